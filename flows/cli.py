@@ -15,6 +15,7 @@ from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_make import make_questions
 from flows.cli_release import history, promote, rollback
+from flows.cli_report import report, view
 from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
@@ -321,7 +322,7 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-built = (init, make_questions, lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep)
+built = (init, make_questions, lint, compare, report, view, confidence, lm_info, score_plans, sql, subgraph, sweep)
 operated = (promote, rollback, history, up, down)
 for other in (*built, *operated):
     command(other)

@@ -75,7 +75,7 @@ def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, S
 
 
 def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
-    """Print the main results of a run, or what it made of the data, and up to three things to do next."""
+    """Print the main results of a run, or what it made of the data, and up to four things to do next."""
     from flows.summary import RESULTS
 
     if summary.changes:
@@ -97,7 +97,8 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
     steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
-    for line in [*steps, f"Stages:      kgqa status {conf}"][:3]:
+    steps += [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
+    for line in [*steps, f"Stages:      kgqa status {conf}"][:4]:
         typer.echo(line)
 
 

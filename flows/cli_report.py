@@ -1,0 +1,115 @@
+"""``kgqa report`` and ``kgqa view``: runs side by side as pages, in a folder or served on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli_compare import find_predictions, side_by_side_of
+from flows.cli_session import open_run, working
+from kgqa_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Evaluated runs, named as for kgqa compare: CONF, CONF@SYSTEM, or files."),
+]
+COSTS = {"calls": "calls_per_question", "tokens": "tokens_per_question", "seconds": "seconds_per_question"}
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder, or file with --single.")] = None,
+    single: Annotated[bool, typer.Option("--single", help="Write one HTML file, of up to 200 questions.")] = False,
+) -> None:
+    """Write pages that show runs side by side, and each question with answers, paths, prompts and verdicts.
+
+    The folder opens from disk and from any file server, without a network. The same runs give the same bytes.
+
+    \b
+    Examples:
+      kgqa report conf/demo.yaml --out report
+      kgqa report conf/a.yaml@rog conf/b.yaml@rog --out report
+      kgqa report conf/demo.yaml --single --out demo.html
+    """
+    typer.echo(
+        f"open {build_report(runs, out or Path('report.html' if single else 'report'), single=single).resolve()}"
+    )
+
+
+def view(
+    runs: Runs,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on localhost; 0: any that is free.")] = 8700,
+) -> None:
+    """Serve the pages of kgqa report on localhost until Ctrl-C.
+
+    \b
+    Examples:
+      kgqa view conf/demo.yaml
+      kgqa view conf/demo.yaml@etd conf/demo.yaml@rog --port 0
+    """
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    from kgqa_core.config_file import machine_paths
+
+    name = hashlib.sha256("\0".join(runs).encode()).hexdigest()[:16]
+    folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    build_report(runs, folder)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+    except OSError as error:
+        raise ConfigError(f"port {port} cannot be had ({error.strerror}); give another: --port 0") from None
+    with server:
+        typer.echo(f"open http://127.0.0.1:{server.server_address[1]}/")
+        server.serve_forever()
+
+
+def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Path:
+    """Write the report of the runs that a user named; return the page to open."""
+    found = {run: find_predictions(run) for run in runs}
+    with working("writing the report"):
+        from flows.report import build
+
+        systems = stored_comparison(runs[0]) if len(runs) == 1 else None
+        if systems is None:
+            from kgqa_core.evaluation.runs import read_system_run
+
+            judged = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
+            systems = side_by_side_of(judged)
+        named = [one for own in found.values() for one in own]
+        title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
+        return build(named, out, title=title, overview=overview_of(systems), single=single)
+
+
+def stored_comparison(run: str) -> dict[str, Any] | None:
+    """Return what a configuration's run has compared already, with the published figures; None where it has not."""
+    conf = Path(run)
+    if conf.suffix not in (".yaml", ".yml"):
+        return None
+    from kgqa_core.run.stages.systems import COMPARISON
+
+    pipeline = open_run(conf)
+    if COMPARISON not in pipeline.specs:
+        return None
+    document: dict[str, Any] = json.loads((pipeline.artifact(COMPARISON).folder / "comparison.json").read_bytes())
+    return document
+
+
+def overview_of(systems: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the tables of a comparison, and what each system costs; nothing without systems."""
+    if systems is None:
+        return {"tables": [], "sentences": [], "points": []}
+    points = [
+        {"system": row["system"], "hits1": row["overall"]["hits1"]}
+        | {name: row["overall"].get(metric) for name, metric in COSTS.items()}
+        for row in systems["rows"]
+    ]
+    return {"tables": systems["tables"], "sentences": systems["sentences"], "points": points}

@@ -1,0 +1,310 @@
+"""The report: a static folder where runs of systems are seen side by side, question by question.
+
+``index.html`` opens from disk as well as from any file server, because browsers load scripts from disk but fetch
+nothing there: so data are scripts that call ``kgqa(NAME, DATA)``. The overview comes first, one line per question when
+the list is opened, and what a question's systems did in chunks of ``CHUNK`` questions when one of them is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.evaluation.predictions import read_source
+
+PAGES = Path(__file__).with_name("viewer")
+CHUNK = 20  # questions of one data file
+MARK = "kgqa-report.json"  # in a folder that may be written over
+MOST_SINGLE = 200  # questions of a report in one file
+NAMES_KEPT, PATHS_KEPT = 50, 12  # answers or golds of one system on one question, and paths
+TEXT_KEPT = 20_000  # characters of a prompt or a reply
+ASKED = ("question_id", "question", "hops", "ground_truth", "gold_ids")
+ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
+SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
+MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts")
+LOST = {
+    "not reached": "no path of the graph leads from what the question names to an answer",
+    "not planned": "the plans that were followed lead past it",
+    "pruned": "a path leads there, and the search left it",
+    "not chosen": "it was among the candidates, and something else was given",
+}
+
+
+@dataclass
+class Shown:
+    """One run of a report."""
+
+    name: str
+    by: str  # who played the language model
+    table: pa.Table  # of predictions, in the order of the question ids
+    calls: pa.Table | None  # in the same order; none where no language model was asked
+    asked: list[str]  # the question id of each call
+
+    def calls_of(self, first: str, last: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the calls of some questions, from the first to the last by id, by the question's id."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        begin, end = bisect_left(self.asked, first), bisect_right(self.asked, last)
+        for call in self.calls.slice(begin, end - begin).to_pylist() if self.calls is not None else ():
+            found.setdefault(call["question_id"], []).append(call)
+        return found
+
+
+def read_run(name: str, path: Path) -> Shown:
+    """Read one predictions table, with the calls beside it where a language model was asked."""
+    with pq.ParquetFile(path) as file:
+        has = set(file.schema_arrow.names)
+        if missing := sorted({*ASKED, *ANSWERED} - has):
+            raise InputError(f"{shorten(str(path))} is no table of predictions: it lacks {missing[0]}")
+        table = file.read(columns=[column for column in (*ASKED, *ANSWERED, *MORE) if column in has])
+    table = table.set_column(
+        table.schema.get_field_index("paths"), "paths", pc.list_slice(table["paths"], 0, PATHS_KEPT)
+    )
+    table = table.take(pc.sort_indices(table["question_id"])).combine_chunks()
+    source = read_source(path)
+    about = source.about if source else None
+    calls = None
+    if (beside := path.with_name("calls.parquet")).is_file():
+        calls = pq.read_table(beside)
+        keys = [(column, "ascending") for column in ("question_id", "round", "number")]
+        calls = calls.take(pc.sort_indices(calls, keys)).combine_chunks()
+    asked = calls["question_id"].to_pylist() if calls is not None else []
+    return Shown(about.name if about else name, about.players if about else "", table, calls, asked)
+
+
+def read_paths(texts: Sequence[str]) -> dict[str, list[list[str]]]:
+    """Return the triples of each path. Names may hold commas: then a relation that another triple has tells the parts.
+
+    Of a triple that can be read in several ways, with no such relation, the first comma ends the head.
+    """
+    parts = {
+        text: [part.strip().removeprefix("(").removesuffix(")").split(", ") for part in text.split(") → (")]
+        for text in dict.fromkeys(texts)
+    }
+    known = {cells[1] for path in parts.values() for cells in path if len(cells) == 3}
+    found: dict[str, list[list[str]]] = {}
+    for text, path in parts.items():
+        triples = found[text] = []
+        for cells in path:
+            if len(cells) > 3:
+                at = next((place for place in range(1, len(cells) - 1) if cells[place] in known), 1)
+                cells = [", ".join(cells[:at]), cells[at], ", ".join(cells[at + 1 :])]
+            if len(cells) == 3:
+                triples.append(cells)
+    return found
+
+
+def verdict_of(row: Mapping[str, Any]) -> str:
+    """Return R, W or A: the first answer is right, wrong, or there is none; in lower case where one has no evidence."""
+    if row.get("gold_verdict") is not None:
+        letter = "A" if row["verdict"] is None else "RW"[row["verdict"] != row["gold_verdict"]]
+    else:
+        answers = row["answer_ids"] or row["prediction"]
+        golds = row["gold_ids"] if row["answer_ids"] else row["ground_truth"]
+        letter = "A" if not answers else "R" if answers[0] in golds else "W"
+    return letter.lower() if False in row.get("faithful", ()) else letter
+
+
+def lost_at(row: Mapping[str, Any]) -> str:
+    """Return where the answers of a question were lost, one of ``LOST``; empty where one was given first."""
+    if verdict_of(row) in "Rr":
+        return ""
+    if row.get("covered") or not set(row["gold_ids"]).isdisjoint(row["candidate_ids"]):
+        return "not chosen"
+    if row["hops"] is None:
+        return "not reached"
+    return "not planned" if any(name == "num_plans" for name, _ in row.get("counts") or ()) else "pruned"
+
+
+def f1_of(row: Mapping[str, Any]) -> int:
+    """Return the F1 of the answers in percent."""
+    answers, golds = set(row["answer_ids"]), set(row["gold_ids"])
+    both = len(answers & golds)
+    return round(200 * both / (len(answers) + len(golds))) if both else 0
+
+
+def build(
+    runs: Sequence[tuple[str, Path]], out: Path, *, title: str, overview: Mapping[str, Any], single: bool = False
+) -> Path:
+    """Write the report of some runs, which have answered the same questions, to a folder or (``single``) to one file.
+
+    The same runs give the same bytes. What is at ``out`` is replaced at once, when the new one is whole; a folder that
+    is no report is refused.
+    """
+    shown = [read_run(name, path) for name, path in runs]
+    ids = shown[0].table["question_id"].to_pylist()
+    for run in shown[1:]:
+        if run.table["question_id"].to_pylist() != ids:
+            raise InputError(f"{run.name} and {shown[0].name} did not answer the same questions: one report each")
+    if single and len(ids) > MOST_SINGLE:
+        raise InputError(f"one file holds {MOST_SINGLE} questions, these are {len(ids):,}; write a folder")
+    if not single and out.exists() and not (out / MARK).is_file():
+        raise InputError(f"{shorten(str(out))} is there and is no report; name another folder, or remove it")
+    parts = _parts(shown, ids, title, overview)
+    partial = out.with_name(f".{out.name}.part{os.getpid()}")
+    try:
+        if single:
+            partial.write_text(_one_file(parts), encoding="utf-8")
+            partial.replace(out)
+            return out
+        (partial / "data").mkdir(parents=True)
+        for file in sorted(PAGES.iterdir()):
+            shutil.copyfile(file, partial / file.name)
+        for name, data in parts:
+            (partial / "data" / f"{name}.js").write_text(_script(name, data), encoding="utf-8")
+        (partial / MARK).write_text(json.dumps({"title": title, "questions": len(ids)}) + "\n", encoding="utf-8")
+        if out.exists():
+            shutil.rmtree(out)
+        partial.replace(out)
+        return out / "index.html"
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+
+
+def _script(name: str, data: Any) -> str:
+    """Return data as a script; ``</`` would end one that stands in a page."""
+    text = (
+        json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("</", "<\\/").replace("<!--", "<\\u0021--")
+    )
+    return f"kgqa({json.dumps(name)},{text})\n"
+
+
+def _one_file(parts: Iterator[tuple[str, Any]]) -> str:
+    page = (PAGES / "index.html").read_text(encoding="utf-8").replace("'self' file:", "'unsafe-inline'")
+    style, script = ((PAGES / name).read_text(encoding="utf-8") for name in ("viewer.css", "viewer.js"))
+    data = "".join(_script(*part) for part in parts)
+    page = page.replace('<link rel="stylesheet" href="viewer.css">', f"<style>\n{style}</style>")
+    return page.replace('<script src="viewer.js"></script>', f"<script>\n{script}\n{data}</script>")
+
+
+def _parts(
+    shown: Sequence[Shown], ids: Sequence[str], title: str, overview: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the content of every data file; the list of questions, which needs all chunks, comes last."""
+    verdicts, scores, lost = ([[] for _ in shown] for _ in range(3))  # type: list[list[Any]]
+    hops, golds, texts = list[int | None](), list[int](), list[str]()
+    num_chunks = -(-len(ids) // CHUNK)
+    for chunk in range(num_chunks):
+        slices = [run.table.slice(chunk * CHUNK, CHUNK).to_pylist() for run in shown]
+        calls = [run.calls_of(ids[chunk * CHUNK], ids[min(len(ids), (chunk + 1) * CHUNK) - 1]) for run in shown]
+        strings, paths = Strings(), read_paths([text for rows in slices for row in rows for text in row["paths"]])
+        for place, rows in enumerate(slices):
+            verdicts[place] += map(verdict_of, rows)
+            scores[place] += map(f1_of, rows)
+            lost[place] += map(lost_at, rows)
+        for row in slices[0]:
+            hops.append(row["hops"])
+            golds.append(len(row["ground_truth"]))
+            texts.append(row["question"])
+        questions = [
+            {
+                "id": rows[0]["question_id"],
+                "text": rows[0]["question"],
+                "golds": rows[0]["ground_truth"][:NAMES_KEPT],
+                "hops": rows[0]["hops"],
+                "runs": [
+                    _answered(row, own.get(row["question_id"], ()), strings, paths)
+                    for row, own in zip(rows, calls, strict=True)
+                ],
+            }
+            for rows in zip(*slices, strict=True)
+        ]
+        yield f"q{chunk:04}", {"questions": questions, "strings": strings.all}
+    reasons = list(LOST)
+    yield (
+        "questions",
+        {
+            "ids": ids,
+            "texts": texts,
+            "hops": hops,
+            "golds": golds,
+            "verdicts": ["".join(own) for own in verdicts],
+            "f1": scores,
+            "lost": [[reasons.index(one) if one else -1 for one in own] for own in lost],
+        },
+    )
+    names = [{"name": run.name, "by": run.by} for run in shown]
+    counts = [{reason: own.count(reason) for reason in reasons} for own in lost]
+    yield (
+        "overview",
+        {
+            "title": title,
+            "runs": names,
+            "lost": counts,
+            "reasons": LOST,
+            "num_questions": len(ids),
+            "chunk": CHUNK,
+            **overview,
+        },
+    )
+
+
+@dataclass
+class Strings:
+    """Texts of a chunk, each kept once: prompts of one instruction begin alike, and systems ask the same."""
+
+    all: list[str] = field(default_factory=list)
+    known: dict[str, int] = field(default_factory=dict)
+
+    def put(self, text: str) -> list[int]:
+        """Return the numbers of the pieces of a text, which is cut at its empty lines."""
+        numbers = []
+        for piece in text[:TEXT_KEPT].split("\n\n"):
+            if piece not in self.known:
+                self.known[piece] = len(self.all)
+                self.all.append(piece)
+            numbers.append(self.known[piece])
+        return numbers
+
+
+def _answered(
+    row: Mapping[str, Any],
+    calls: Iterable[Mapping[str, Any]],
+    strings: Strings,
+    paths: Mapping[str, list[list[str]]],
+) -> dict[str, Any]:
+    """Return what one system did with one question."""
+    golds, candidates = row["gold_ids"], np.asarray(row["candidate_ids"])
+    ranks = [int(found[0]) + 1 for gold in golds[:NAMES_KEPT] if len(found := np.flatnonzero(candidates == gold))]
+    right = [answer in golds for answer in row["answer_ids"][:NAMES_KEPT]]
+    told = [
+        {
+            "what": call["instruction"],
+            "prompt": strings.put(call["prompt"]),
+            "system": strings.put(call["system_prompt"]) if call["system_prompt"] else [],
+            "texts": [strings.put(text) for text in call["texts"]],
+            "problem": call["problem"],
+            "tokens": call["num_tokens"],
+        }
+        for call in calls
+    ]
+    return {
+        "answers": row["prediction"][:NAMES_KEPT],
+        "num_answers": len(row["prediction"]),
+        "right": right,
+        "supported": row.get("faithful", [])[:NAMES_KEPT],
+        "unmatched": row.get("unmatched", [])[:NAMES_KEPT],
+        "verdict": verdict_of(row),
+        "f1": f1_of(row),
+        "lost": lost_at(row),
+        "ranks": ranks,
+        "num_golds": len(golds),
+        "num_candidates": len(candidates),
+        "paths": [paths[text] for text in row["paths"]],
+        "counts": {name: value for name, value in row.get("counts") or () if value},
+        "calls": told,
+        **{name: row[name] for name in (*SPENT, "status", "error") if row.get(name) is not None},
+    }

@@ -1,0 +1,278 @@
+// The pages of a report. Data come as scripts that call kgqa(NAME, DATA), from data/NAME.js or from this very page.
+// Whatever graphs, questions and models say is set as text, never as markup.
+"use strict";
+(() => {
+  const loaded = {}, waiting = {};
+  const PAGE = 100, MOST_EDGES = 200;
+  const WORDS = { R: "right", W: "wrong", A: "no answer" };
+  let overview, sorting = {};
+
+  window.kgqa = (name, data) => {
+    loaded[name] = data;
+    for (const done of waiting[name] || []) done(data);
+    delete waiting[name];
+  };
+
+  function load(name) {
+    if (loaded[name]) return Promise.resolve(loaded[name]);
+    return new Promise((done, fail) => {
+      const first = !waiting[name];
+      (waiting[name] = waiting[name] || []).push(done);
+      if (!first) return;
+      const script = document.createElement("script");
+      script.src = `data/${name}.js`;
+      script.onerror = () => { delete waiting[name]; fail(new Error(`data/${name}.js cannot be read: is the folder whole?`)); };
+      document.head.append(script);
+    });
+  }
+
+  function h(tag, attributes, ...children) {
+    const svg = ["svg", "g", "line", "path", "circle", "text", "title", "rect"].includes(tag);
+    const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (value !== false && value != null) node.setAttribute(name, value === true ? "" : value);
+    }
+    node.append(...children.flat().filter(child => child != null && child !== false).map(child => child.nodeType ? child : String(child)));
+    return node;
+  }
+
+  // ------ Addresses: #/, #/questions?verdict=W&system=1, #/q/ID?system=1
+
+  function where() {
+    const [path, query] = (location.hash.slice(1) || "/").split("?");
+    return { path, query: new URLSearchParams(query || "") };
+  }
+
+  function address(path, query) {
+    const given = Object.entries(query || {}).filter(([, value]) => value !== "" && value != null);
+    const text = new URLSearchParams(given).toString();
+    return `#${path}${text ? "?" + text : ""}`;
+  }
+
+  async function show() {
+    const { path, query } = where(), main = document.getElementById("main");
+    try {
+      overview = overview || await load("overview");
+      document.getElementById("title").textContent = overview.title;
+      const page = path.startsWith("/q/") ? await question(decodeURIComponent(path.slice(3)), query)
+        : path === "/questions" ? await questions(query) : front();
+      main.replaceChildren(...page);
+      document.title = `${main.querySelector("h2")?.textContent || "Report"} · ${overview.title}`;
+    } catch (error) {
+      main.replaceChildren(h("p", { role: "alert" }, error.message));
+    }
+    for (const link of document.querySelectorAll("nav a")) {
+      const here = link.getAttribute("href") === "#/" ? path === "/" : path === "/questions";
+      if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    }
+  }
+
+  // ------ Overview
+
+  function front() {
+    const tables = overview.tables.map((one, place) => table(one, `table${place}`));
+    const parts = [h("h2", {}, "Systems side by side"), h("p", {}, `${overview.num_questions.toLocaleString("en")} questions, ${overview.runs.length} systems.`)];
+    parts.push(...tables.slice(0, 1), ...overview.sentences.map(text => h("p", {}, text)));
+    if (overview.points.length > 1) parts.push(h("h2", {}, "Accuracy against cost"), cost());
+    parts.push(h("h2", {}, "Where answers were lost"), lost(), h("h2", {}, "More"), ...tables.slice(1));
+    return parts;
+  }
+
+  function number(cell) {
+    const found = parseFloat(String(cell).replace(/,/g, ""));
+    return Number.isNaN(found) ? -Infinity : found;
+  }
+
+  function table(one, key) {
+    const order = sorting[key], rows = [...one.rows];
+    if (order) rows.sort((a, b) => {
+      const figure = order.column >= one.figures_from;
+      const found = figure ? number(a[order.column]) - number(b[order.column]) : a[order.column].localeCompare(b[order.column]);
+      return order.down ? -found : found;
+    });
+    const head = one.header.map((name, column) => h("th", {
+      scope: "col", class: column >= one.figures_from ? "figure" : null,
+      "aria-sort": order && order.column === column ? (order.down ? "descending" : "ascending") : null,
+    }, h("button", { type: "button", onclick: () => {
+      sorting[key] = { column, down: order && order.column === column ? !order.down : column >= one.figures_from };
+      whole.replaceWith(table(one, key));
+      document.getElementById(`${key}-${column}`)?.focus();
+    }, id: `${key}-${column}` }, name)));
+    const body = rows.map(row => h("tr", {}, row.map((cell, column) =>
+      h(column ? "td" : "th", { scope: column ? null : "row", class: column >= one.figures_from ? "figure" : null }, cell))));
+    const whole = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": one.title }, h("table", {}, h("caption", {}, one.title), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+    return whole;
+  }
+
+  function cost() {
+    const chosen = where().query.get("cost") || "calls", own = overview.points.filter(one => one[chosen] != null);
+    const most = Math.max(...own.map(one => one[chosen]), 1e-9), x = value => 60 + 660 * value / most, y = value => 300 - 2.6 * value;
+    const drawing = h("svg", { viewBox: "0 0 900 340", role: "img", "aria-label": `Hits@1 against ${chosen} per question` },
+      [0, 25, 50, 75, 100].map(at => [h("line", { class: "edge", x1: 60, x2: 720, y1: y(at), y2: y(at) }), h("text", { x: 50, y: y(at) + 4, "text-anchor": "end" }, at)]).flat(),
+      h("text", { x: 390, y: 330, "text-anchor": "middle" }, `${chosen} per question (0 to ${most.toPrecision(3)})`),
+      h("text", { x: 14, y: 24 }, "Hits@1"),
+      own.map(one => h("g", {}, h("circle", { class: "point", cx: x(one[chosen]), cy: y(one.hits1), r: 5 }, h("title", {}, `${one.system}: ${one.hits1.toFixed(1)} at ${one[chosen].toPrecision(3)}`)),
+        h("text", { x: x(one[chosen]) + 8, y: y(one.hits1) + 4 }, one.system))));
+    const pick = h("select", { onchange: event => { location.hash = address("/", { cost: event.target.value }); } },
+      ["calls", "tokens", "seconds"].map(name => h("option", { value: name, selected: name === chosen }, name)));
+    return h("div", {}, h("form", {}, h("label", {}, "cost", pick)), drawing);
+  }
+
+  function lost() {
+    const reasons = Object.keys(overview.reasons);
+    return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Where answers were lost" }, h("table", {},
+      h("caption", {}, "Questions whose first answer is wrong, or that have none; each counts once"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "system"), reasons.map(name => h("th", { scope: "col", class: "figure", title: overview.reasons[name] }, name)))),
+      h("tbody", {}, overview.runs.map((run, place) => h("tr", {}, h("th", { scope: "row" }, run.name), reasons.map((name, at) =>
+        h("td", { class: "figure" }, h("a", { href: address("/questions", { system: place, lost: at }) }, overview.lost[place][name])))))),
+    ), h("ul", {}, reasons.map(name => h("li", {}, `${name}: ${overview.reasons[name]}`))));
+  }
+
+  // ------ The list of questions
+
+  function prepared(list) {
+    if (list.upper) return list;
+    list.upper = list.verdicts.map(own => own.toUpperCase());
+    list.apart = list.ids.map((_, row) => list.upper.some(own => own[row] !== list.upper[0][row]));
+    list.folded = list.texts.map((text, row) => `${text}\n${list.ids[row]}`.toLowerCase());
+    return list;
+  }
+
+  function matching(list, query) {
+    const words = (query.get("text") || "").toLowerCase(), system = query.get("system") || "", verdict = query.get("verdict") || "";
+    const hops = query.get("hops") || "", lost = query.get("lost") || "", only = query.get("only") || "";
+    const places = system === "" ? overview.runs.map((_, place) => place) : [Number(system)];
+    const rows = [];
+    for (let row = 0; row < list.ids.length; row++) {
+      if (hops && String(list.hops[row]) !== hops) continue;
+      if (words && !list.folded[row].includes(words)) continue;
+      if (verdict && !places.some(place => list.upper[place][row] === verdict)) continue;
+      if (lost !== "" && !places.some(place => list.lost[place][row] === Number(lost))) continue;
+      if (only === "disagreement" && !list.apart[row]) continue;
+      if (only === "unsupported" && !places.some(place => "rwa".includes(list.verdicts[place][row]))) continue;
+      rows.push(row);
+    }
+    return [...rows.filter(row => list.apart[row]), ...rows.filter(row => !list.apart[row])];
+  }
+
+  async function questions(query) {
+    const list = prepared(await load("questions")), rows = matching(list, query), from = Number(query.get("from") || 0);
+    const change = name => event => {
+      const next = Object.fromEntries(query);
+      next[name] = event.target.value;
+      delete next.from;
+      history.replaceState(null, "", address("/questions", next));
+      show().then(() => document.getElementById(`filter-${name}`)?.focus());
+    };
+    const pick = (name, label, options) => h("label", {}, label, h("select", { id: `filter-${name}`, onchange: change(name) },
+      options.map(([value, text]) => h("option", { value, selected: (query.get(name) || "") === String(value) }, text))));
+    const hops = [...new Set(list.hops)].filter(one => one != null).sort((a, b) => a - b);
+    const filters = h("form", { role: "search", "aria-label": "Filters", onsubmit: event => event.preventDefault() },
+      h("label", {}, "text or id", h("input", { type: "search", id: "filter-text", value: query.get("text") || "", onchange: change("text") })),
+      pick("system", "system", [["", "any"], ...overview.runs.map((run, place) => [place, run.name])]),
+      pick("verdict", "answered", [["", "any"], ...Object.entries(WORDS)]),
+      pick("only", "only", [["", "all"], ["disagreement", "systems disagree"], ["unsupported", "without evidence"]]),
+      pick("hops", "hops", [["", "any"], ...hops.map(one => [one, one])]),
+      pick("lost", "lost", [["", "anywhere"], ...Object.keys(overview.reasons).map((name, at) => [at, name])]));
+    const shown = rows.slice(from, from + PAGE), base = Object.fromEntries(query);
+    const body = shown.map(row => h("tr", {},
+      h("th", { scope: "row" }, h("a", { href: address(`/q/${encodeURIComponent(list.ids[row])}`) }, list.texts[row] || list.ids[row])),
+      h("td", { class: "figure" }, list.hops[row] ?? "–"), h("td", { class: "figure" }, list.golds[row]),
+      overview.runs.map((_, place) => mark(list.verdicts[place][row], list.f1[place][row]))));
+    const pages = h("p", {}, from > 0 && h("a", { href: address("/questions", { ...base, from: Math.max(0, from - PAGE) || "" }) }, "← before"), " ",
+      from + PAGE < rows.length && h("a", { href: address("/questions", { ...base, from: from + PAGE }) }, "after →"));
+    return [h("h2", {}, "Questions"), filters,
+      h("p", { role: "status" }, `${rows.length.toLocaleString("en")} of ${list.ids.length.toLocaleString("en")}, those first where systems disagree`),
+      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Questions" }, h("table", {},
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "question"), h("th", { scope: "col", class: "figure" }, "hops"), h("th", { scope: "col", class: "figure" }, "golds"), overview.runs.map(run => h("th", { scope: "col" }, run.name)))),
+        h("tbody", {}, body))), pages];
+  }
+
+  function mark(letter, f1) {
+    const word = WORDS[letter.toUpperCase()], bare = letter !== letter.toUpperCase();
+    return h("td", { class: letter.toUpperCase(), title: `F1 ${f1}` }, `${word}${word !== "no answer" ? ` ${f1}` : ""}${bare ? " (no evidence)" : ""}`);
+  }
+
+  // ------ One question
+
+  async function question(id, query) {
+    const list = await load("questions"), row = list.ids.indexOf(id);
+    if (row < 0) return [h("h2", {}, "No such question"), h("p", {}, id)];
+    const chunk = await load(`q${String(Math.floor(row / overview.chunk)).padStart(4, "0")}`);
+    const one = chunk.questions[row % overview.chunk], chosen = Number(query.get("system") || 0);
+    const step = (by, text) => list.ids[row + by] != null && h("a", { href: address(`/q/${encodeURIComponent(list.ids[row + by])}`, { system: query.get("system") }) }, text);
+    return [h("h2", {}, one.text || one.id),
+      h("p", { class: "soft" }, `${one.id} · ${one.hops == null ? "hops unknown" : `${one.hops} hop${one.hops === 1 ? "" : "s"}`} · `, step(-1, "← before"), " ", step(1, "after →")),
+      h("p", {}, h("strong", {}, "Gold: "), one.golds.join("; ") || "none"),
+      h("h2", {}, "Evidence"), drawing(one, chosen),
+      h("h2", {}, "Systems"), h("div", { class: "systems" }, one.runs.map((run, place) => system(one, run, place, chosen, chunk.strings)))];
+  }
+
+  function system(one, run, place, chosen, strings) {
+    const letter = run.verdict.toUpperCase(), name = overview.runs[place];
+    const text = pieces => pieces.map(piece => strings[piece]).join("\n\n");
+    const answers = run.answers.map((answer, at) => h("li", { class: run.right[at] ? "R" : "W" }, answer, run.right[at] ? " ✓" : " ✗", run.supported[at] === false && " (no evidence)"));
+    const facts = [`F1 ${run.f1}`, run.confidence != null && `confidence ${run.confidence.toFixed(2)}`, run.num_calls && `${run.num_calls} calls`,
+      run.num_prompt_tokens && `${run.num_prompt_tokens + run.num_tokens} tokens`, run.seconds != null && `${run.seconds.toFixed(2)} s`].filter(Boolean).join(" · ");
+    const ranks = run.ranks.length ? `Golds among ${run.num_candidates} candidates at rank ${run.ranks.slice(0, 10).join(", ")}.` : `No gold among ${run.num_candidates} candidates.`;
+    return h("section", { class: `system${place === chosen ? " chosen" : ""}`, "aria-label": name.name },
+      h("h3", {}, h("a", { href: address(`/q/${encodeURIComponent(one.id)}`, { system: place }) }, name.name), " ", h("span", { class: letter }, WORDS[letter])),
+      h("p", { class: "soft" }, name.by, name.by && h("br"), facts),
+      run.error && h("p", { class: "W" }, run.error),
+      answers.length ? h("ul", {}, answers) : h("p", {}, run.status || "no answer"),
+      run.num_answers > answers.length && h("p", { class: "soft" }, `and ${run.num_answers - answers.length} more`),
+      run.unmatched?.length ? h("p", {}, `Not in the graph: ${run.unmatched.join("; ")}`) : null,
+      run.lost && h("p", {}, h("strong", {}, `Lost: ${run.lost}. `), overview.reasons[run.lost], ". ", ranks),
+      run.paths.length ? h("details", {}, h("summary", {}, `${run.paths.length} paths`), h("ul", {}, run.paths.map(path => h("li", {}, path.map(triple => `(${triple.join(", ")})`).join(" → "))))) : null,
+      run.calls.map((call, at) => h("details", {}, h("summary", {}, `${at + 1}. ${call.what}${call.problem ? `: ${call.problem}` : ""} · ${call.tokens} tokens`),
+        call.system.length ? h("pre", { tabindex: 0 }, text(call.system)) : null, h("pre", { tabindex: 0 }, text(call.prompt)), call.texts.map(reply => h("pre", { class: "R", tabindex: 0 }, text(reply))))));
+  }
+
+  // The paths of all systems, drawn by their distance from where they start; those of the chosen system stand out.
+  function drawing(one, chosen) {
+    const depth = new Map(), edges = new Map();
+    one.runs.forEach((run, place) => run.paths.forEach(path => {
+      if (!path.length) return;
+      const shared = path.length > 1 && [path[0][0], path[0][2]].find(name => path[1][0] === name || path[1][2] === name);
+      let here = path.length > 1 ? (path[0][0] === shared ? path[0][2] : path[0][0]) : run.answers.includes(path[0][0]) ? path[0][2] : path[0][0];
+      path.forEach(([head, relation, tail], at) => {
+        const there = here === head ? tail : head, key = JSON.stringify([head, relation, tail]);
+        if (!edges.has(key) && edges.size >= MOST_EDGES) return;
+        if (!depth.has(here) || depth.get(here) > at) depth.set(here, at);
+        if (!depth.has(there)) depth.set(there, at + 1);
+        const edge = edges.get(key) || { head, relation, tail, by: new Set() };
+        edge.by.add(place);
+        edges.set(key, edge);
+        here = there;
+      });
+    }));
+    if (!edges.size) return h("p", {}, "No system gave a path.");
+    const layers = [];
+    for (const [name, at] of depth) (layers[at] = layers[at] || []).push(name);
+    const tall = Math.max(...layers.filter(Boolean).map(layer => layer.length)), height = Math.max(120, 26 * tall + 30), wide = 1000, place = new Map();
+    const before = new Map();  // the mean height of what leads to a node: sorted by it, fewer edges cross
+    layers.forEach((layer, at) => {
+      const height_of = name => before.has(name) ? before.get(name).reduce((sum, y) => sum + y, 0) / before.get(name).length : 0;
+      layer?.sort((a, b) => height_of(a) - height_of(b));
+      layer?.forEach((name, turn) => place.set(name, [90 + at * (wide - 260) / Math.max(layers.length - 1, 1), (turn + 0.5) * height / layer.length]));
+      for (const { head, tail } of edges.values()) for (const [near, far] of [[head, tail], [tail, head]])
+        if (depth.get(near) === at && depth.get(far) === at + 1) before.set(far, [...(before.get(far) || []), place.get(near)[1]]);
+    });
+    const few = edges.size <= 40, golds = new Set(one.golds), short = name => name.length > 28 ? `${name.slice(0, 27)}…` : name;
+    const lines = [...edges.values()].map(({ head, relation, tail, by }) => {
+      const [x1, y1] = place.get(head), [x2, y2] = place.get(tail), on = by.has(chosen);
+      const who = [...by].map(at => overview.runs[at].name).join(", ");
+      return h("g", {}, h("path", { class: `edge${on ? " on" : ""}`, d: x1 === x2 ? `M${x1} ${y1} C${x1 + 60} ${y1} ${x2 + 60} ${y2} ${x2} ${y2}` : `M${x1} ${y1} L${x2} ${y2}` }, h("title", {}, `(${head}, ${relation}, ${tail}): ${who}`)),
+        few && h("text", { class: "edge-label", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 3, "text-anchor": "middle" }, short(relation)));
+    });
+    const dots = [...place].map(([name, [x, y]]) => h("g", {}, h("circle", { class: `node${golds.has(name) ? " gold" : ""}${depth.get(name) === 0 ? " topic" : ""}`, cx: x, cy: y, r: 6 }),
+      h("text", { x: x + 10, y: y + 4 }, short(name), h("title", {}, name))));
+    const said = `${edges.size} triples of the paths that systems gave; those of ${overview.runs[chosen]?.name || "no system"} stand out, golds have a green rim`;
+    return h("div", {}, h("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": said }, lines, dots), h("p", { class: "soft" }, said, edges.size >= MOST_EDGES ? `; more are left out` : "", "."));
+  }
+
+  window.addEventListener("hashchange", () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); });
+  document.addEventListener("DOMContentLoaded", show);
+  if (document.readyState !== "loading") show();
+})();

@@ -1,0 +1,187 @@
+"""``kgqa report``: what its folder holds, that it is the same each time, and that no name runs in a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.report import build, lost_at, read_paths, verdict_of
+from kgqa_core.errors import InputError
+from kgqa_core.evaluation.predictions import Source, open_predictions
+from kgqa_core.types import Prediction, Question, Step
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
+NAMES = ["", "Rome", "Monster, Inc.", HOSTILE]
+NOTHING: dict[str, Any] = {"tables": [], "sentences": [], "points": []}
+PATH = "(Italy, capital, Rome) → (Rome, seen_in, Monster, Inc.)"
+
+
+def write_run(folder: Path, name: str, *answers: tuple[int, ...], gold: int = 1) -> Path:
+    """Write what a system answers to one question after the other; the gold of each is Rome."""
+    questions = [
+        Question(f"q{place:02}", f"which {HOSTILE} is {place}?", "", (0,), (gold,), "test", hops=1)
+        for place in range(len(answers))
+    ]
+    replies = [
+        Prediction(f"q{n:02}", own, (1.0,) * len(own), own, ((Step(0, 0, 1),),) * len(own))
+        for n, own in enumerate(answers)
+    ]
+    path = folder / f"{name}.parquet"
+    with open_predictions(
+        path, entity_names=NAMES, render_path=lambda _: PATH, source=Source("a" * 64, name)
+    ) as write_rows:
+        write_rows(questions, replies)
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[tuple[str, Path]]:
+    """Two runs of 25 questions, which is more than one data file; the second asked a model about the first question."""
+    right, wrong = write_run(tmp_path, "right", *[(1,)] * 25), tmp_path / "asked" / "predictions.parquet"
+    wrong.parent.mkdir()
+    write_run(tmp_path, "wrong", *[(3, 1)] * 24, ()).rename(wrong)
+    call = {"question_id": "q00", "round": 0, "number": 0, "instruction": "reason", "prompt": f"Read.\n\n{HOSTILE}"}
+    call |= {"system_prompt": "", "texts": ["Rome"], "problem": "", "num_tokens": 3}
+    pq.write_table(pa.Table.from_pylist([call]), wrong.with_name("calls.parquet"))
+    return [("right", right), ("wrong", wrong)]
+
+
+def data(folder: Path, name: str) -> Any:
+    """Return what a data file hands over."""
+    text = (folder / "data" / f"{name}.js").read_text(encoding="utf-8").strip()
+    return json.loads(text.removeprefix(f'kgqa("{name}",').removesuffix(")"))
+
+
+def test_a_report_has_the_pages_an_overview_a_list_and_what_each_system_did(
+    runs: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    page = build(runs, tmp_path / "report", title="two", overview=NOTHING)
+    assert page == tmp_path / "report" / "index.html"
+    assert {path.name for path in page.parent.iterdir()} == {
+        "index.html",
+        "viewer.css",
+        "viewer.js",
+        "data",
+        "kgqa-report.json",
+    }
+    overview, listed = data(page.parent, "overview"), data(page.parent, "questions")
+    assert (overview["num_questions"], overview["chunk"]) == (25, 20)
+    assert overview["lost"][1] == {"not reached": 0, "not planned": 0, "pruned": 1, "not chosen": 24}
+    assert listed["verdicts"] == ["R" * 25, "W" * 24 + "A"]
+    assert (listed["f1"][0][0], listed["f1"][1][0], listed["f1"][1][24]) == (100, 67, 0)
+    first = data(page.parent, "q0000")["questions"][0]
+    assert (first["id"], first["golds"]) == ("q00", ["Rome"])
+    assert first["runs"][1]["answers"] == [HOSTILE, "Rome"] and first["runs"][1]["right"] == [False, True]
+    assert first["runs"][1]["ranks"] == [2]
+    assert first["runs"][0]["paths"] == [[["Italy", "capital", "Rome"], ["Rome", "seen_in", "Monster, Inc."]]]
+    strings, (call,) = data(page.parent, "q0000")["strings"], first["runs"][1]["calls"]
+    assert [strings[piece] for piece in call["prompt"]] == ["Read.", HOSTILE]
+    assert len(data(page.parent, "q0001")["questions"]) == 5
+
+
+def test_the_same_runs_give_the_same_bytes_and_replace_an_older_report(
+    runs: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    def contents() -> dict[str, bytes]:
+        folder = build(runs, tmp_path / "report", title="two", overview=NOTHING).parent
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert contents() == contents()
+    assert not list(tmp_path.glob(".report*"))
+
+
+def test_a_folder_that_is_no_report_is_left_alone(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="is no report"):
+        build(runs, tmp_path / "mine", title="two", overview=NOTHING)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_runs_of_other_questions_are_refused(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did not answer the same questions"):
+        build([*runs, ("few", write_run(tmp_path, "few", (1,)))], tmp_path / "report", title="", overview=NOTHING)
+
+
+def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
+    page = build(runs, tmp_path / "one.html", title="two", overview=NOTHING, single=True).read_text(encoding="utf-8")
+    assert page.count("</script>") == 1 and 'kgqa("overview"' in page
+    assert "viewer.js" not in page.partition("<script>")[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict", "lost"),
+    [
+        ({"answer_ids": [1, 2]}, "R", ""),
+        ({"answer_ids": [1], "faithful": [False]}, "r", ""),
+        ({"answer_ids": [2], "candidate_ids": [2, 1]}, "W", "not chosen"),
+        ({"answer_ids": [2], "candidate_ids": [2], "counts": [("num_plans", 3.0)]}, "W", "not planned"),
+        ({"candidate_ids": [2]}, "A", "pruned"),
+        ({"hops": None}, "A", "not reached"),
+        ({"gold_verdict": True, "verdict": True}, "R", ""),
+        ({"gold_verdict": True, "verdict": None}, "A", "pruned"),
+    ],
+)
+def test_each_wrong_answer_was_lost_in_one_place(row: dict[str, Any], verdict: str, lost: str) -> None:
+    whole = {"answer_ids": [], "gold_ids": [1], "candidate_ids": [], "prediction": [], "ground_truth": [], "hops": 2}
+    assert (verdict_of(whole | row), lost_at(whole | row)) == (verdict, lost)
+
+
+def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[str, Path]]) -> None:
+    texts = ["(Up, made_by, Pixar)", "(Monster, Inc., made_by, Pixar, Emeryville)", "(a, b, c, d)", "nothing"]
+    assert read_paths(texts) == {
+        texts[0]: [["Up", "made_by", "Pixar"]],
+        texts[1]: [["Monster, Inc.", "made_by", "Pixar, Emeryville"]],
+        texts[2]: [["a", "b", "c, d"]],
+        "nothing": [],
+    }
+
+
+def test_the_command_writes_the_report_and_says_what_to_open(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
+    paths = [str(path) for _, path in runs]
+    shown = CliRunner().invoke(app, ["report", *paths, "--out", str(tmp_path / "seen")])
+    assert shown.stdout.strip() == f"open {tmp_path / 'seen' / 'index.html'}"
+    again = CliRunner().invoke(app, ["report", *paths, "--single", "--out", str(tmp_path / "seen.html")])
+    assert again.stdout.strip() == f"open {tmp_path / 'seen.html'}"
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
+    chromium = shutil.which("chromium") or pytest.skip("the browser test needs chromium")
+    with api.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("single", [False, True])
+def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any, single: bool
+) -> None:
+    out = tmp_path / ("seen.html" if single else "seen")
+    file = build(runs, out, title="two systems", overview=NOTHING, single=single)
+    page, problems = browser.new_page(), list[str]()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(file.as_uri())
+    page.get_by_role("link", name="Questions").click()
+    assert "25 of 25" in page.get_by_role("status").inner_text()
+    page.get_by_label("answered").select_option("A")
+    page.get_by_text("1 of 25").wait_for()
+    page.goto(f"{file.as_uri()}#/q/q00?system=1")  # an address of its own for question and system
+    page.get_by_text("Lost: not chosen").wait_for()
+    page.get_by_text("1. reason").click()
+    assert HOSTILE in page.locator("main").inner_text()
+    assert page.title().endswith("two systems") and page.locator("main img").count() == 0
+    assert problems == []
