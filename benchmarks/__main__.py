@@ -30,6 +30,7 @@ BENCHMARKS = (
     "killed_evaluation",
     "systems",
     "deletion",
+    "gold_chains",
     "lm_generate",
     "lora",
     "memory",
