@@ -1,4 +1,4 @@
-"""The graph that is left where triples are deleted, against one built of what is left; and the triples of gold paths."""
+"""The graph that is left where triples are deleted, against the triples that are left; and those of gold paths."""
 
 from __future__ import annotations
 
