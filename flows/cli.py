@@ -10,12 +10,14 @@ import typer
 
 from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings
 from flows.cli_compare import compare, confidence
+from flows.cli_gc import gc
 from flows.cli_init import init
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_make import make_questions
 from flows.cli_release import history, promote, rollback
 from flows.cli_report import report, view
+from flows.cli_serve import serve
 from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
@@ -230,6 +232,9 @@ def ask(
         str | None, typer.Option(metavar="NAME", help="The system that answers; default: the explorer alone.")
     ] = None,
     answered_by: AnsweredBy = None,
+    release: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="A release of CONF answers: champion, or an id.")
+    ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --system: show every prompt and what was said.")] = False,
     file: Annotated[
         Path | None,
@@ -248,13 +253,16 @@ def ask(
       kgqa ask conf/demo.yaml "who directed The Drowned Harbour?"
       kgqa ask conf/demo.yaml "who directed it?" --topic "The Drowned Harbour"
       kgqa ask conf/demo.yaml "who directed The Drowned Harbour?" --system rog --trace
+      kgqa ask conf/nightly.yaml --release champion "who directed The Drowned Harbour?"
       kgqa ask models:/kgqa-demo@champion "who directed The Drowned Harbour?"
       kgqa ask conf/demo.yaml --file questions.txt --out answers.jsonl
     """
     if (question is None) == (file is None) or (file and (topic or trace)) or (out and not file):
         raise typer.BadParameter("give a question, perhaps with --topic or --trace, or --file FILE, perhaps with --out")
+    if release and (system or conf.startswith("models:/")):
+        raise typer.BadParameter("--release goes with a run configuration, and without --system")
     if file is not None:
-        ask_questions(conf, settings or [], file, out, system, answered_by)
+        ask_questions(conf, settings or [], file, out, system, answered_by, release)
         return
     assert question is not None
     from dataclasses import asdict
@@ -264,7 +272,7 @@ def ask(
     given = settings or []
     with working("answering"):
         if system is None:
-            answer = open_answerer(conf, given).ask(question, topic)
+            answer = open_answerer(conf, given, release).ask(question, topic)
         else:
             reply = open_and_ask(Path(conf), given, question, topic, system=system, answered_by=answered_by)
     if as_json:
@@ -323,7 +331,7 @@ def score(
 
 
 built = (init, make_questions, lint, compare, report, view, confidence, lm_info, score_plans, sql, subgraph, sweep)
-operated = (promote, rollback, history, up, down)
+operated = (promote, rollback, history, up, down, gc, serve)
 for other in (*built, *operated):
     command(other)
 

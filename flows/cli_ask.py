@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
 
 
-def open_answerer(conf: str, settings: list[str]) -> Answerer:
-    """Open the explorer of a run configuration or, loading MLflow, of a registered model."""
+def open_answerer(conf: str, settings: list[str], release: str | None = None) -> Answerer:
+    """Open the explorer of a run configuration, of one of its releases or, loading MLflow, of a registered model."""
     if conf.startswith("models:/"):
         from kgqa_core.config_file import home_folder
         from kgqa_core.errors import ConfigError
@@ -23,15 +23,28 @@ def open_answerer(conf: str, settings: list[str]) -> Answerer:
         if settings:
             raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
         return load_answerer(home_folder(), conf)
+    if release:
+        from kgqa_core.config_file import read_config
+        from tasks.release import Releases, model_name
+        from tasks.serving import open_release
+
+        config = read_config(Path(conf), settings)
+        return open_release(Releases(config.runtime.home, model_name(config.name)), release).answerer
     from kgqa_core.run.ask import open_answerer as open_explorer
 
     return open_explorer(open_run(Path(conf), settings))
 
 
 def ask_questions(
-    conf: str, settings: list[str], file: Path, out: Path | None, system: str | None, answered_by: str | None
+    conf: str,
+    settings: list[str],
+    file: Path,
+    out: Path | None,
+    system: str | None,
+    answered_by: str | None,
+    release: str | None = None,
 ) -> None:
-    """Answer a file of questions; make what is missing for it, but for a registered model, which is as it is."""
+    """Answer a file of questions; make what is missing, but for a release or a registered model, which is as it is."""
     from flows.cli_output import print_rejects
 
     answers = sys.stdout if out is None else out  # what is printed while working goes elsewhere
@@ -39,8 +52,8 @@ def ask_questions(
         from flows.question_file import FileAnswerer, answer_file, needed_stages, open_row
         from kgqa_core.questions.formats import read_asked
 
-        if conf.startswith("models:/"):
-            explorer = open_answerer(conf, settings).system
+        if release or conf.startswith("models:/"):
+            explorer = open_answerer(conf, settings, release).system
             rejected = answer_file(FileAnswerer(explorer.answer, explorer.graph), file, read_asked, out=answers)
         else:
             from flows.run import run_missing

@@ -24,6 +24,7 @@ from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
+from tasks.garbage import note_run
 from tasks.outbox import end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
@@ -97,6 +98,7 @@ def make(
                 summary = judge_release(asked, pipeline, summary, parent)
                 note.has(summary.outcomes)
             summary = write_report(pipeline, summary)
+            note_run(home, asked.name, summary.outcomes)
     except BaseException:
         shown = deliver(home, note.note) if tracks else None
         if tracked:

@@ -1,0 +1,235 @@
+"""What a home needs no more: artifacts, releases, lock files, and what killed processes left behind.
+
+Needed is what the last runs of every configuration made, what accepted builds hold, what a release that is kept holds,
+what is pinned, and whatever any of these was made of. Call stores, encodings, and the databases of MLflow and Prefect
+are left alone: answers of a language model were paid for, and the databases have commands of their own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kgqa_core.artifacts import JOURNAL, Artifact, read_artifact, write_json
+from kgqa_core.errors import InputError, KgqaError
+from kgqa_core.run.pipeline import StageOutcome
+from kgqa_core.run.stages import known_stages
+from tasks.outbox import read_notes
+from tasks.release import Releases, champion_of
+
+_log = logging.getLogger(__name__)
+HISTORY, PINS = "history", "pins.txt"
+RUNS_NOTED = 50  # of each configuration
+JOURNAL_DAYS = 30.0  # that what a killed stage finished waits for the next run
+PARTIAL_DAYS = 1 / 24  # older than any write takes
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """One file or folder that nothing needs."""
+
+    path: Path
+    kind: str  # "artifact explorer", "release", "lock file", ...
+    bytes: int  # that the disk gets back; a file that a release links stays
+
+
+def note_run(home: Path, name: str, outcomes: Sequence[StageOutcome]) -> None:
+    """Note what a finished run of a configuration is made of."""
+    path = home / "runs" / HISTORY / f"{name}.json"
+    made = sorted("/".join(outcome.artifact.folder.parts[-2:]) for outcome in outcomes)
+    before = [one for one in _read(path, []) if one != made]  # a run with nothing new is no other run
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, [*before, made][-RUNS_NOTED:])
+    except OSError as problem:  # the artifacts themselves are whole
+        _log.warning("cannot write the note %s: %s", path, problem)
+
+
+def pin(home: Path, name: str) -> None:
+    """Keep an artifact (by its fingerprint), a release (by its id), or all that a run's history names."""
+    pins = home / PINS
+    before = read_pins(home)
+    if name not in before:
+        home.mkdir(parents=True, exist_ok=True)
+        pins.write_text("".join(f"{one}\n" for one in [*before, name]), encoding="utf-8")
+
+
+def read_pins(home: Path) -> list[str]:
+    """Return what is pinned."""
+    try:
+        return (home / PINS).read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return []
+
+
+def find_garbage(home: Path, *, last: int, days: float, run: str | None = None) -> list[Garbage]:
+    """Return what nothing needs and is older than some days; ``run``: of what one configuration made alone.
+
+    ``last`` runs of each configuration are kept, and as many releases, beside the champion and the one before it.
+    """
+    before = time.time() - days * 86400
+    artifacts = {f"{one.recipe.stage}/{one.folder.name}": one for one in _artifacts(home)}
+    releases = dict(_releases(home))
+    kept = _kept_releases(home, releases, last)
+    needed = _needed(home, artifacts, last, [releases[folder] for folder in kept])
+    mine = set(artifacts) if run is None else {name for made in _history(home, run) for name in made}
+    dead = [one.folder for name, one in artifacts.items() if name in mine and name not in needed]
+    found = [(folder, f"artifact {folder.parent.name}") for folder in dead]
+    found += [(f, "release") for f in releases if f not in kept and run in (None, releases[f].get("run"))]
+    if run is None:
+        found += _leftovers(home)
+    return [Garbage(path, kind, _size(path)) for path, kind in found if _age_of(path) <= before]
+
+
+def collect(home: Path, found: Iterable[Garbage]) -> int:
+    """Delete what was found, and return the bytes that are free now; KgqaError while a run is at work."""
+    freed = 0
+    for one in found:
+        if at_work := runs_at_work(home):
+            raise KgqaError(
+                f"runs are at work, and may need what is there: {', '.join(at_work)}. Nothing more is deleted"
+            )
+        if one.path.is_dir():
+            gone = one.path.with_name(f".{one.path.name}.gc.partial")  # at once, so that nobody sees half of it
+            one.path.rename(gone)
+            shutil.rmtree(gone)
+            freed += one.bytes
+        elif one.kind != "lock file" or _is_free(one.path):
+            one.path.unlink(missing_ok=True)
+            freed += one.bytes
+    return freed
+
+
+def runs_at_work(home: Path) -> list[str]:
+    """Return the runs whose process lives, by name: their notes' locks are held."""
+    notes = (note for note in read_notes(home) if note.run.status == "RUNNING")
+    return [note.run.name for note in notes if not _is_free(note.path(home).with_suffix(".lock"))]
+
+
+# ------ What is needed.
+
+
+def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: list[dict[str, Any]]) -> set[str]:
+    """Return the needed artifacts, ``stage/fingerprint``, with all that they were made of."""
+    pins = set(read_pins(home))
+    stages = {artifact.fingerprint: name for name, artifact in artifacts.items()}
+    names = {path.stem for path in (home / "runs" / HISTORY).glob("*.json")}
+    wanted = {name for run in names for made in _history(home, run)[0 if run in pins else -last :] for name in made}
+    notes = [*(home / "runs").glob("*.json"), *(home / "runs" / "accepted").glob("*.json")]
+    fingerprints = {one for path in notes for one in _read(path, {}).values() if isinstance(one, str)} | pins
+    fingerprints |= {one for release in releases for one in release["stages"].values()}
+    fingerprints |= {outcome.artifact.fingerprint for note in read_notes(home) for outcome in note.stages}
+    wanted |= {stages[one] for one in fingerprints if one in stages}
+    of = {artifact.content: name for name, artifact in artifacts.items()} | stages
+    todo, needed = list(wanted & artifacts.keys()), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in needed:
+            needed.add(name)
+            todo += [of[value] for value in artifacts[name].recipe.inputs.values() if value in of]
+    kept = {artifacts[name].content for name in needed} | {artifacts[name].fingerprint for name in needed}
+    for name, artifact in artifacts.items():  # comparisons of builds, of sweeps, verdicts: of no run's stages
+        inputs = set(artifact.recipe.inputs.values())
+        if artifact.recipe.stage not in known_stages() and inputs <= kept:
+            needed.add(name)
+    return needed
+
+
+def _history(home: Path, run: str) -> list[list[str]]:
+    return _read(home / "runs" / HISTORY / f"{run}.json", [])
+
+
+def _artifacts(home: Path) -> Iterator[Artifact]:
+    for folder in sorted((home / "artifacts").glob("*/*")):
+        named = folder.is_dir() and not folder.suffix and not folder.name.startswith(".")
+        if named and (artifact := read_artifact(folder)):  # else it is damaged: the next run that needs it says so
+            yield artifact
+
+
+def _releases(home: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for manifest in sorted((home / "releases").glob("*/*/release.json")):
+        yield manifest.parent, _read(manifest, {"stages": {}})
+
+
+def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) -> set[Path]:
+    """Return the releases to keep: champion, the one before, who was refused last, the last ones, their parents."""
+    pins, kept = set(read_pins(home)), set[Path]()
+    for model in {folder.parent for folder in releases}:
+        of = Releases(home, model.name)
+        moves = of.moves()
+        names = {champion_of(moves), *of.ids()[-last:], *pins}
+        with suppress(InputError):
+            names.add(of.before_champion())
+        with suppress(InputError):
+            names.add(of.last_challenger())
+        kept |= {model / name for name in names if name and model / name in releases}
+    for folder in list(kept):
+        parent = releases[folder].get("parent")  # perhaps of another model
+        kept |= {other for other in releases if other.name == parent}
+    return kept
+
+
+# ------ What killed processes left.
+
+
+def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
+    """Yield lock files that nobody holds, half-made folders, and files half-written."""
+    for lock in (home / "artifacts").glob("*/*.lock"):
+        if not lock.with_suffix(".work").exists() and _is_free(lock):
+            yield lock, "lock file"
+    for work in (home / "artifacts").glob("*/*.work"):
+        waits = (work / JOURNAL).is_dir() and _age_of(work) > time.time() - JOURNAL_DAYS * 86400
+        if not waits and _is_free(work.with_suffix(".lock")):
+            yield work, "half-made artifact"
+    for folder in ("artifacts", "releases", "runs", "outbox"):
+        for partial in (home / folder).rglob(".*.partial"):
+            if _age_of(partial) < time.time() - PARTIAL_DAYS * 86400:
+                yield partial, "half-written file"
+    for lock in (home / "outbox").glob("*.lock"):
+        if not lock.with_suffix(".json").exists() and _is_free(lock):
+            yield lock, "lock file"
+    yield from ((path, "unreadable note") for path in (home / "outbox").glob("*.unreadable"))
+    for log in (home / "run").glob("prefect-*.log"):
+        if not any(log.name in path.read_text(encoding="utf-8") for path in (home / "run").glob("process-*.json")):
+            yield log, "old log"
+
+
+def _is_free(lock: Path) -> bool:
+    """Say whether nobody holds a lock file."""
+    try:
+        with lock.open("r+", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return not lock.exists()
+    return True
+
+
+def _age_of(path: Path) -> float:
+    """Return when something was made or, a folder, last changed; the future where it is gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(status.st_size for status in (file.stat() for file in files) if status.st_nlink == 1)
+
+
+def _read(path: Path, otherwise: Any) -> Any:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return otherwise
+    return found if isinstance(found, type(otherwise)) else otherwise

@@ -1,0 +1,132 @@
+"""One HTTP process that answers by the champion of a run configuration, and changes over without losing a request.
+
+The new champion is opened beside the old one, and asked once, before it takes over. A request keeps the one that it
+began with; when the last of these is answered, the old champion is freed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from kgqa_core.errors import InputError
+from kgqa_core.run.ask import Answerer, Asked
+from kgqa_core.run.serve import open_served
+from tasks.release import CHAMPION, Release, Releases, champion_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+POLL_SECONDS = 1.0  # between two looks at who is champion
+RETRY_SECONDS = 30.0  # after one that could not be opened
+MAX_ROWS = 1000  # of a request
+_log = logging.getLogger(__name__)
+
+
+class Row(BaseModel):
+    """A question, and its topic entity where it is known."""
+
+    question: str
+    topic: str | None = None
+
+
+class Request(BaseModel):
+    """What MLflow's own server takes, too."""
+
+    inputs: list[Row] = Field(max_length=MAX_ROWS)
+
+
+@dataclass(frozen=True)
+class OpenRelease:
+    """A release that answers."""
+
+    release: Release
+    answerer: Answerer
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)  # as a walk uses what it allocated before
+
+    def answer(self, rows: list[Row]) -> list[dict[str, Any]]:
+        """Answer questions; one that cannot be asked says why in its ``error``."""
+        with self.one_at_a_time:
+            answers = self.answerer.ask_all([Asked(row.question, row.topic) for row in rows])
+        return [asdict(answer) for answer in answers]
+
+
+def open_release(releases: Releases, name: str = CHAMPION) -> OpenRelease:
+    """Open a release by its id, or the champion, and ask it once; InputError where there is none.
+
+    What it needs of the artifact store is put back if it was lost.
+    """
+    release = releases.champion() if name == CHAMPION else releases.read(name)
+    if release is None:
+        raise InputError(f"{releases.model} has no champion yet: a run of a configuration with a gate makes one")
+    releases.restore(release)
+    answerer = open_served(release.served, releases.home)
+    answerer.ask("ready?", answerer.system.graph.label_of(0))  # loads or compiles the walk, for seconds
+    return OpenRelease(release, answerer)
+
+
+class ChampionServer:
+    """Answers by whoever is champion now."""
+
+    def __init__(self, releases: Releases) -> None:
+        self._releases = releases
+        self.now = open_release(releases)
+        self._wait_until = 0.0
+
+    def look(self) -> None:
+        """Change over to another champion, if there is one that can be opened; else the old one goes on."""
+        champion = champion_of(self._releases.moves())
+        if champion in (None, self.now.release.id) or time.monotonic() < self._wait_until:
+            return
+        began = time.monotonic()
+        try:
+            following = open_release(self._releases, str(champion))
+        except Exception as problem:  # whatever is wrong with it, the old one answers
+            _log.error("release %s cannot be opened, %s goes on: %s", champion, self.now.release.id, problem)
+            self._wait_until = time.monotonic() + RETRY_SECONDS
+            return
+        _log.info("release %s answers after %.1f s", following.release.id, time.monotonic() - began)
+        self.now = following
+
+    def keep_looking(self) -> None:
+        """Look for a new champion now and then, for ever."""
+        while True:
+            time.sleep(POLL_SECONDS)
+            try:
+                self.look()
+            except Exception as problem:  # a damaged note of moves
+                _log.error("cannot see who is champion, %s goes on: %s", self.now.release.id, problem)
+
+
+def make_app(server: ChampionServer) -> FastAPI:
+    """Return the web application: ``/invocations`` answers, ``/health`` says which release does."""
+    from fastapi import FastAPI
+    from fastapi.responses import JSONResponse
+
+    def health() -> dict[str, str]:
+        return {"status": "ok", "release": server.now.release.id}
+
+    def invocations(asked: Request) -> Any:
+        now = server.now  # one release for the whole request
+        return JSONResponse({"predictions": now.answer(asked.inputs)}, headers={"X-Kgqa-Release": now.release.id})
+
+    app = FastAPI(title="kgqa", docs_url=None, redoc_url=None)  # its pages would load scripts from elsewhere
+    app.add_api_route("/health", health)
+    app.add_api_route("/invocations", invocations, methods=["POST"])
+    return app
+
+
+def serve(home: Path, model: str, *, host: str, port: int) -> None:
+    """Serve the champion of a model until SIGTERM or Ctrl-C; requests that have begun are answered first."""
+    import uvicorn
+
+    server = ChampionServer(Releases(home, model))
+    threading.Thread(target=server.keep_looking, daemon=True).start()
+    _log.info("release %s answers on http://%s:%d/invocations", server.now.release.id, host, port)
+    uvicorn.run(make_app(server), host=host, port=port, log_level="warning")

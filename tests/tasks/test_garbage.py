@@ -1,0 +1,138 @@
+"""What `kgqa gc` deletes and what it keeps, on a built run with a release and older runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from kgqa_core.artifacts import ArtifactStore, Recipe, exclusive_lock
+from kgqa_core.config import GateSection, RunConfig
+from kgqa_core.errors import KgqaError
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.pipeline import Pipeline
+from tasks import outbox
+from tasks.garbage import collect, find_garbage, note_run, pin
+from tasks.release import Releases
+from tasks.run_content import FlowRun
+from tests.processes import visible_files
+
+
+def with_steps(config: RunConfig, width: int) -> RunConfig:
+    explorer = config.exploration.model_copy(update={"width": width})
+    return config.model_copy(update={"explorer": explorer, "gate": GateSection(share=0.2)})
+
+
+def run(config: RunConfig) -> Pipeline:
+    pipeline = Pipeline(config)
+    note_run(pipeline.home, config.name, ensure(pipeline, pipeline.specs))
+    return pipeline
+
+
+def paths(home: Path, **how: object) -> list[str]:
+    found = find_garbage(home, **{"last": 1, "days": 0, **how})  # type: ignore[arg-type]
+    return sorted(one.path.relative_to(home).as_posix() for one in found if one.kind != "lock file")
+
+
+def folders(pipeline: Pipeline) -> dict[str, str]:
+    return {key: pipeline.artifact(key).folder.relative_to(pipeline.home).as_posix() for key in pipeline.specs}
+
+
+@pytest.mark.slow
+def test_runs_releases_builds_and_pins_keep_what_they_need(tiny_copy: RunConfig) -> None:
+    home = tiny_copy.runtime.home
+    first, second, third = (run(with_steps(tiny_copy, width)) for width in (3, 5, 7))
+    made = [folders(one) for one in (first, second, third)]
+    lost = [{made[n][key] for key in ("explorer-seed0", "evaluation-seed0")} for n in range(3)]
+    data = made[0]["graph"], made[0]["questions"]
+    assert data == (made[2]["graph"], made[2]["questions"])
+    of_tiny = paths(home, run=tiny_copy.name)
+    assert {*of_tiny} == lost[0] | lost[1]
+    assert {*paths(home)} >= {*of_tiny}
+    assert paths(home, last=2, run=tiny_copy.name) == sorted(lost[0])
+    assert paths(home, last=3, run=tiny_copy.name) == []
+    assert paths(home, days=1) == []
+
+    releases = Releases(home, "kgqa-tiny")
+    champion = releases.make(first.config, first, None, "test")
+    releases.move("promoted", champion.id, "a test")
+    assert {*paths(home, run=tiny_copy.name)} == lost[0] - {made[0]["explorer-seed0"]} | lost[1]
+    pin(home, made[1]["evaluation-seed0"].rpartition("/")[2])  # keeps its explorer, too
+    assert {*paths(home, run=tiny_copy.name)} == {made[0]["evaluation-seed0"]}
+    spare = releases.make(third.config, third, champion.id, "test")
+    other = releases.make(second.config, second, None, "test")
+    releases.move("refused", other.id, "a test")
+    gone_releases = [{Path(path).name for path in paths(home, last=n) if path.startswith("releases")} for n in (1, 3)]
+    assert gone_releases[0] <= {spare.id} and not gone_releases[1]  # champion and who was refused last are needed
+
+    before = visible_files(home)
+    collect(home, find_garbage(home, last=1, days=0, run=tiny_copy.name))
+    gone = before.keys() - visible_files(home).keys()
+    assert {name.rpartition("/")[0] for name in gone} == {made[0]["evaluation-seed0"]}
+    ensure(first, first.specs)  # what a release keeps is used, and the rest is made again
+    assert visible_files(home) == before
+
+
+def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    build = [Recipe("graph", 1, {"n": n}, {}) for n in range(2)]
+    artifacts = [store.build(recipe, lambda folder: (folder / "a").write_text("a"))[0] for recipe in build]
+    (tmp_path / "artifacts" / "graph" / "deadbeef.work").mkdir()
+    (tmp_path / "artifacts" / "graph" / "cafe.work" / "journal").mkdir(parents=True)
+    (tmp_path / "outbox").mkdir()
+    (tmp_path / "outbox" / "1-old.lock").touch()
+    (tmp_path / "outbox" / "1-old.unreadable").touch()
+    partial = tmp_path / "outbox" / ".x.json.123.partial"
+    partial.touch()
+    os.utime(partial, (time.time() - 7200,) * 2)
+    now = round(time.time() * 1000)
+    flow = FlowRun("id7", "a run", "d", "c", "0", "", "0", started_ms=now)
+    with outbox.noted(tmp_path, flow, tracked=False) as note:
+        from kgqa_core.run.pipeline import StageOutcome
+
+        note.has([StageOutcome("graph", artifacts[0], built=False)])
+        found = find_garbage(tmp_path, last=1, days=0)
+        kinds = sorted((one.kind, one.path.name) for one in found)
+        assert kinds == sorted(
+            [
+                ("artifact graph", artifacts[1].folder.name),
+                ("half-made artifact", "deadbeef.work"),
+                ("half-written file", partial.name),
+                ("lock file", "1-old.lock"),
+                ("lock file", f"{artifacts[0].folder.name}.lock"),
+                ("lock file", f"{artifacts[1].folder.name}.lock"),
+                ("unreadable note", "1-old.unreadable"),
+            ]
+        )
+        with pytest.raises(KgqaError, match="runs are at work, and may need what is there: a run"):
+            collect(tmp_path, found)
+        assert artifacts[1].folder.exists()
+    with exclusive_lock(artifacts[0].folder.with_suffix(".lock")):
+        collect(tmp_path, found)
+    assert not artifacts[1].folder.exists()
+    assert artifacts[0].folder.exists() and artifacts[0].folder.with_suffix(".lock").exists()
+    assert {path.name for path in (tmp_path / "artifacts" / "graph").iterdir()} == {
+        artifacts[0].folder.name,
+        f"{artifacts[0].folder.name}.lock",
+        "cafe.work",
+    }
+    assert not list((tmp_path / "outbox").iterdir())
+
+
+def test_the_command_shows_and_deletes_only_when_told(own_home: Path) -> None:
+    made, _ = ArtifactStore(own_home / "artifacts").build(Recipe("graph", 1, {}, {}), lambda folder: None)
+    shown = json.loads(CliRunner().invoke(app, ["gc", "--all", "--days", "0", "--json"]).stdout)
+    assert made.folder.exists() and not shown["deleted"]
+    assert str(made.folder) in {one["path"] for one in shown["garbage"]}
+    assert CliRunner().invoke(app, ["gc", "--pin", made.fingerprint]).exit_code == 0
+    for pinned in (True, False):
+        done = CliRunner().invoke(app, ["gc", "--all", "--days", "0", "--delete"])
+        assert done.exit_code == 0
+        assert made.folder.exists() == pinned
+        (own_home / "pins.txt").unlink(missing_ok=True)
+    assert CliRunner().invoke(app, ["gc"]).exit_code == 2

@@ -1,0 +1,128 @@
+"""`kgqa serve`: eight clients ask while the champion changes again and again, and each request is answered by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from kgqa_core.config import RunConfig
+from kgqa_core.errors import InputError
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.pipeline import Pipeline
+from tasks.release import Release, Releases
+from tasks.serving import ChampionServer, Row, open_release
+from tests.conftest import PROJECT
+from tests.processes import free_port, serving
+
+QUESTION = "who directed The Drowned Harbour?"
+CLIENTS, MOVES = 8, 6
+
+
+TINY = """\
+dataset: {name: tiny, source: embedded, seed: 0}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
+tracking: {enabled: false}
+"""
+
+
+@pytest.fixture
+def releases(tiny_copy: RunConfig) -> tuple[Releases, Release, Release]:
+    """Two releases of one run, one of which is champion."""
+    found = Releases(tiny_copy.runtime.home, "kgqa-tiny")
+    made = []
+    for width in (7, 5):
+        explorer = tiny_copy.exploration.model_copy(update={"width": width})
+        pipeline = Pipeline(tiny_copy.model_copy(update={"explorer": explorer}))
+        ensure(pipeline, ["explorer-seed0"])
+        made.append(found.make(pipeline.config, pipeline, None, "test"))
+    found.move("promoted", made[0].id, "a test")
+    return found, made[0], made[1]
+
+
+def ask(port: int) -> tuple[str, Any]:
+    """Return which release answered, and what."""
+    body = json.dumps({"inputs": [{"question": QUESTION}]}).encode()
+    address, kind = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, body, kind), timeout=60) as response:
+        return response.headers["X-Kgqa-Release"], json.load(response)["predictions"]
+
+
+@pytest.mark.slow
+def test_no_request_is_lost_while_the_champion_changes(
+    releases: tuple[Releases, Release, Release], tmp_path: Path
+) -> None:
+    found, *both = releases
+    expected = {one.id: open_release(found, one.id).answer([Row(question=QUESTION)]) for one in both}
+    assert expected[both[0].id] != expected[both[1].id]
+    (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    port, stop, answered = free_port(), threading.Event(), Counter[str]()
+    command = [sys.executable, "-m", "flows.cli", "serve", str(tmp_path / "tiny.yaml"), "--port", str(port)]
+    environment = os.environ | {"KGQA_HOME": str(found.home), "PYTHONPATH": str(PROJECT)}
+
+    def client(_: int) -> list[tuple[str, Any]]:
+        replies = []
+        while not stop.is_set():
+            replies.append(ask(port))
+            answered[replies[-1][0]] += 1
+        return replies
+
+    with serving(command, port, tmp_path / "log.txt", env=environment), ThreadPoolExecutor(CLIENTS) as clients:
+        asking = [clients.submit(client, number) for number in range(CLIENTS)]
+        try:
+            for number in range(MOVES):
+                to = both[(number + 1) % 2].id
+                found.move("promoted", to, "a test")
+                before, until = answered[to], time.monotonic() + 120
+                while answered[to] < before + CLIENTS and time.monotonic() < until:
+                    time.sleep(0.05)
+                assert answered[to] >= before + CLIENTS, (tmp_path / "log.txt").read_text()
+        finally:
+            stop.set()
+        replies = [reply for one in asking for reply in one.result()]  # raises where one was refused or cut off
+    assert len(replies) >= MOVES * CLIENTS
+    assert all(answer == json.loads(json.dumps(expected[release])) for release, answer in replies)
+    print(f"{len(replies)} requests, {MOVES} changes of the champion, 0 lost")
+
+
+def test_a_champion_that_cannot_be_opened_leaves_the_old_one_answering(
+    releases: tuple[Releases, Release, Release], caplog: pytest.LogCaptureFixture
+) -> None:
+    found, first, second = releases
+    server = ChampionServer(found)
+    assert server.now.release.id == first.id
+    (second.served / "model.safetensors").unlink()
+    found.move("promoted", second.id, "a test")
+    server.look()
+    assert server.now.release.id == first.id
+    assert f"{second.id} cannot be opened" in caplog.text
+    assert server.now.answer([Row(question="")])[0]["error"] == "the question is empty"
+
+
+def test_a_release_is_asked_from_the_command_line_and_without_a_champion_there_is_none(
+    releases: tuple[Releases, Release, Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, first, second = releases
+    (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    monkeypatch.setenv("KGQA_HOME", str(found.home))
+    asked = ["ask", str(tmp_path / "tiny.yaml"), QUESTION, "--json"]
+    champion, by_id, other = (
+        json.loads(CliRunner().invoke(app, [*asked, "--release", name]).stdout)["candidates"]
+        for name in ("champion", first.id, second.id)
+    )
+    assert champion == by_id != other
+    assert CliRunner().invoke(app, [*asked, "--release", "champion", "--system", "rog"]).exit_code == 2
+    with pytest.raises(InputError, match="no champion yet"):
+        open_release(Releases(tmp_path, "kgqa-tiny"))
