@@ -23,6 +23,7 @@ from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
 from flows.cli_sweep import sweep
 from flows.cli_up import down, up
+from flows.cli_verify import verify
 
 if TYPE_CHECKING:
     from flows.run import FlowName
@@ -331,7 +332,7 @@ def score(
 
 
 built = (init, make_questions, lint, compare, report, view, confidence, lm_info, score_plans, sql, subgraph, sweep)
-operated = (promote, rollback, history, up, down, gc, serve)
+operated = (promote, rollback, history, up, down, gc, serve, verify)
 for other in (*built, *operated):
     command(other)
 

@@ -225,6 +225,8 @@ def change_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield from _set_row("questions", changes["questions"])
     if changes["num_reworded"]:
         yield ("questions reworded", "", str(changes["num_reworded"]), "", "")
+    if changes["num_moved"]:
+        yield ("questions in another split", "", str(changes["num_moved"]), "", "")
     if changes["num_subgraphs_changed"]:
         where = "" if changes["subgraphs_by"] == "digest" else f" within {changes['hops']} hops"
         yield (f"questions whose subgraph changed{where}", "", str(changes["num_subgraphs_changed"]), "", "")

@@ -11,13 +11,16 @@ import hashlib
 import json
 import logging
 import os
+import random
 import re
 import shutil
 import socket
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -29,6 +32,8 @@ NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal bu
 JOURNAL = "journal"  # a folder in the work folder from which a stage that was killed goes on; no part of the artifact
 DIGITS = 16  # hexadecimal digits of a fingerprint: 64 bits, readable in a path
 POLL_SECONDS = 0.05
+BLOCK_BYTES = 4 * 2**20  # a larger file has a checksum per block
+SAMPLED_BLOCKS = 4  # of each large file, that are checked when an artifact is opened
 _log = logging.getLogger(__name__)
 
 # How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
@@ -53,6 +58,7 @@ class FileEntry:
     bytes: int
     sha256: str
     rows: int | None = None  # of a Parquet file
+    blocks: tuple[int, ...] = ()  # CRC-32 of each block of a large file
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,8 @@ def _make(recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifac
         for path in paths:  # the manifest is written once all that it names is on the disk
             sync(path)
         listed = [asdict(entry) for entry in files]
-        write_json(work / MANIFEST, {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed})
+        manifest = {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed}
+        write_json(work / MANIFEST, {**manifest, "check": hash_json(manifest)})
         sync(work)
     except BaseException:
         _empty(work)
@@ -192,32 +199,64 @@ def _entry(folder: Path, path: Path) -> FileEntry:
         import pyarrow.parquet as pq
 
         rows = int(pq.read_metadata(path).num_rows)
-    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, hash_file(path), rows)
+    size, blocks = path.stat().st_size, tuple[int, ...]()
+    if size > BLOCK_BYTES:
+        with path.open("rb") as stream:
+            blocks = tuple(zlib.crc32(block) for block in iter(lambda: stream.read(BLOCK_BYTES), b""))
+    return FileEntry(path.relative_to(folder).as_posix(), size, hash_file(path), rows, blocks)
 
 
 def read_artifact(folder: Path) -> Artifact | None:
-    """Return the artifact in ``folder``, or None where it is absent, has no manifest, or a file lost its size.
+    """Return the artifact in ``folder``, or None where it is absent or damaged.
 
-    Raises ArtifactError where the folder cannot be looked into. That is no damage: a damaged one is built anew.
+    Small files are read and compared with their hash, of large ones a few blocks. Raises ArtifactError where the folder
+    cannot be looked into. That is no damage: a damaged one is built anew.
+    """
+    artifact, faults = inspect_artifact(folder)
+    if faults:
+        _log.warning("artifact %s is damaged: %s is missing or not as it was written", folder, faults[0])
+    return None if faults else artifact
+
+
+def inspect_artifact(folder: Path, *, whole: bool = False) -> tuple[Artifact | None, list[str]]:
+    """Return the artifact that a folder's manifest describes, and the files that are not as it says.
+
+    ``whole``: every byte is read, now. None, and no file, where there is no manifest. Raises as ``read_artifact``.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = tuple(FileEntry(**entry) for entry in manifest["files"])
+        check = manifest.pop("check", None)
+        files = tuple(FileEntry(**{**entry, "blocks": tuple(entry.get("blocks", ()))}) for entry in manifest["files"])
         artifact = Artifact(folder, Recipe(**manifest["recipe"]), manifest["content"], files)
-        places = ((entry, folder / entry.name) for entry in files)
-        faults = [e.name for e, path in places if not (path.is_file() and path.stat().st_size == e.bytes)]
-        if artifact.content != _hash_content(files) or artifact.fingerprint != folder.name:
-            faults.append(MANIFEST)
+        faults = [entry.name for entry in files if not _is_intact(folder / entry.name, entry, whole)]
+        is_whole = artifact.content == _hash_content(files) and check in (None, hash_json(manifest))
+        return artifact, faults if is_whole and artifact.fingerprint == folder.name else [*faults, MANIFEST]
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, KeyError, TypeError):
-        faults = [MANIFEST]
+        return None, []
+    except (AttributeError, ValueError, KeyError, TypeError):
+        return None, [MANIFEST]
     except OSError as problem:
         raise ArtifactError(f"cannot read the artifact {folder}: {problem}. Check its permissions and disk.") from None
-    if faults:
-        _log.warning("artifact %s is damaged: %s is missing or not as it was written", folder, faults[0])
-        return None
-    return artifact
+
+
+def _is_intact(path: Path, entry: FileEntry, whole: bool) -> bool:
+    if not (path.is_file() and (status := path.stat()).st_size == entry.bytes):
+        return False
+    if whole or status.st_size <= BLOCK_BYTES:
+        known = _hash_known if not whole else _hash_known.__wrapped__
+        return known(path, status.st_mtime_ns, status.st_ino) == entry.sha256
+    with path.open("rb") as stream:
+        for number in random.sample(range(len(entry.blocks)), min(SAMPLED_BLOCKS, len(entry.blocks))):
+            stream.seek(number * BLOCK_BYTES)
+            if zlib.crc32(stream.read(BLOCK_BYTES)) != entry.blocks[number]:
+                return False
+    return True
+
+
+@lru_cache(maxsize=2**14)
+def _hash_known(path: Path, changed_ns: int, inode: int) -> str:
+    """Return the hash of a small file, read once by a process unless it was written since."""
+    return hash_file(path)
 
 
 def hash_json(value: object) -> str:

@@ -26,6 +26,7 @@ from kgqa_core.artifacts import (
     FileEntry,
     Recipe,
     exclusive_lock,
+    inspect_artifact,
     read_artifact,
     write_json,
 )
@@ -172,7 +173,7 @@ def in_manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
 def cut(folder: Path) -> None:
     """Check that a manifest cut anywhere but before its last line end is none, and leave it cut."""
     text = (folder / MANIFEST).read_bytes()
-    for length in (*range(0, len(text), 17), *range(len(text) - 17, len(text) - 1)):
+    for length in (*range(0, len(text) - 1, 17), *range(len(text) - 17, len(text) - 1)):
         (folder / MANIFEST).write_bytes(text[:length])
         assert read_artifact(folder) is None
 
@@ -182,10 +183,12 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut manifest": cut,
     "no file": lambda folder: (folder / "deep/3.txt").unlink(),
     "truncated": lambda folder: (folder / "deep/3.txt").write_text("3"),
+    "other text": lambda folder: (folder / "deep/3.txt").write_text("4\n" * 7),
     "grown": lambda folder: (folder / "deep/3.txt").write_text("3\n" * 8),
     "a folder": lambda folder: (folder / "deep/3.txt").rename(folder / "4") and (folder / "deep/3.txt").mkdir(),
     "of another recipe": in_manifest(lambda manifest: manifest["recipe"]["config"].update(format="csv")),
     "another hash": in_manifest(lambda manifest: manifest["files"][0].update(sha256="0" * 64)),
+    "another number of rows": in_manifest(lambda manifest: manifest["files"][0].update(rows=3)),
     "no content": in_manifest(lambda manifest: manifest.pop("content")),
     "foreign": lambda folder: (folder / MANIFEST).write_text("[1, 2]"),
 }
@@ -366,3 +369,20 @@ def test_a_stage_with_a_journal_goes_on_and_the_journal_is_no_part_of_the_artifa
     assert (made.folder / "half.txt").read_text("utf-8") == "after 3 attempts"
     assert {entry.name for entry in made.files} == {"half.txt"}
     assert not (made.folder / JOURNAL).exists()
+
+
+def test_a_large_file_is_sampled_when_it_is_opened_and_read_whole_when_it_is_verified(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgqa_core.artifacts.BLOCK_BYTES", 1000)
+    made, _ = store.build(RECIPE, lambda folder: (folder / "large").write_bytes(bytes(range(256)) * 40))
+    (entry,) = made.files
+    assert len(entry.blocks) == 11 and inspect_artifact(made.folder, whole=True) == (made, [])
+    data = bytearray((made.folder / "large").read_bytes())
+    data[5000] ^= 1
+    (made.folder / "large").write_bytes(data)
+    monkeypatch.setattr("kgqa_core.artifacts.random.sample", lambda blocks, number: [*blocks][:number])
+    assert read_artifact(made.folder) is not None  # those blocks are as they were
+    monkeypatch.setattr("kgqa_core.artifacts.random.sample", lambda blocks, number: [5])
+    assert read_artifact(made.folder) is None
+    assert inspect_artifact(made.folder, whole=True)[1] == ["large"]

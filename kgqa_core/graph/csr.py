@@ -38,6 +38,7 @@ Floats = NDArray[np.float64]
 CsrArrays = tuple[Ints, Ints, Ints, Ints]  # as compiled code takes a Csr
 Number = TypeVar("Number", bound=np.integer[Any])
 F = TypeVar("F", bound=Callable[..., Any])
+CHECKED, CHECKED_BLOCKS = 2**20, 16  # values that are looked at together when an array is opened; places in a large one
 NUMBA_FILE = ".numba_config.yaml"  # settings that numba would read, and obey, in whatever folder is the current one
 
 
@@ -117,9 +118,28 @@ def write_csr(csr: Csr, folder: Path) -> None:
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
-def open_csr(folder: Path) -> Csr:
-    """Memory-map what ``write_csr`` wrote; OSError or ValueError where a file is missing or damaged."""
-    return Csr(*(open_array(folder / f"{name}.npy") for name in Csr._fields))
+def open_csr(folder: Path, num_entities: int, num_relations: int, num_triples: int) -> Csr:
+    """Memory-map what ``write_csr`` wrote; OSError or ValueError, with the file, where one is missing or damaged.
+
+    All values of a small array are looked at, of a large one those of some blocks: compiled code walks the arrays
+    without looking where they lead.
+    """
+    csr = Csr(*(open_array(folder / f"{name}.npy") for name in Csr._fields))
+    num_groups, num_edges = len(csr.group_relation), 2 * num_triples
+    sizes = (num_entities + 1, num_groups, num_groups + 1, num_edges)
+    ends = (num_groups + 1, 2 * num_relations, num_edges + 1, num_entities)  # one past the largest legal value
+    for name, array, size, end in zip(Csr._fields, csr, sizes, ends, strict=True):
+        is_pointer = name.endswith("_ptr")
+        sound = array.shape == (size,) and array.dtype == (np.int64 if is_pointer else np.int32)
+        if sound and is_pointer:
+            sound = array[0] == 0 and array[-1] == end - 1
+        step = max(CHECKED, len(array) // CHECKED_BLOCKS)
+        for start in range(0, len(array) if sound else 0, step):
+            block = array[start : start + CHECKED + 1]
+            sound &= bool(block.min() >= 0 and block.max() < end and not (is_pointer and (np.diff(block) < 0).any()))
+        if not sound:
+            raise ValueError(f"{name}.npy is no index of this graph: a value, or its size, is out of range")
+    return csr
 
 
 def open_array(path: Path) -> NDArray[Any]:

@@ -189,7 +189,7 @@ def open_graph(folder: Path) -> KnowledgeGraph:
     try:
         facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
         counts = {name: facts[name] for name in ("num_entities", "num_relations", "num_triples")}
-        return KnowledgeGraph(folder, **counts, **csr.open_csr(folder)._asdict())
+        return KnowledgeGraph(folder, **counts, **csr.open_csr(folder, **counts)._asdict())
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{folder} holds no usable graph ({error}). Build it again: kgqa build CONF") from error
 

@@ -91,8 +91,8 @@ def open_subgraphs(folder: Path) -> Subgraphs:
     try:
         facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
         num_relations = pq.read_metadata(folder / RELATIONS_FILE).num_rows
-        arrays = open_csr(folder)._asdict()
-        graph = KnowledgeGraph(folder, facts["num_rows"], num_relations, facts["num_triples"], **arrays)
+        counts = facts["num_rows"], num_relations, facts["num_triples"]
+        graph = KnowledgeGraph(folder, *counts, *open_csr(folder, *counts))
         ids = pq.read_table(folder / BLOCKS_FILE, columns=["question_id"])["question_id"].to_pylist()
         # of two lines with one id the first counts, as it does where the questions are read
         block_of = {question_id: block for block, question_id in reversed(list(enumerate(ids)))}

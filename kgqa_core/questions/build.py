@@ -117,7 +117,7 @@ def build_questions(
         loaded.note("dropped_by_variant", one["split"], f"{one['id']}: {one['reason']}")
     if format.finish:
         format.finish(loaded, graph, reenter_topic)
-    questions = fill_splits(loaded.questions, graph) if all(file.split is None for file in files) else loaded.questions
+    questions = fill_splits(loaded) if all(file.split is None for file in files) else loaded.questions
     questions, subset = take_subset(
         take_gate(questions, gate_share),
         train_size=section.train_size,
@@ -178,12 +178,13 @@ def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: Quest
         raise InputError("questions: the files hold no question. docs/own-data.md shows what a line looks like.")
 
 
-def fill_splits(questions: list[Question], graph: KnowledgeGraph) -> list[Question]:
+def fill_splits(loaded: Loaded) -> list[Question]:
     """Return the questions with no split empty: few are split by the order of their hashes; InputError below three."""
+    questions = loaded.questions
     if {question.split for question in questions} == set(SPLITS):
         return questions
-    keys = [(question.masked, question.topics) for question in questions]
-    order = sorted(set(keys), key=lambda key: hash_share(key[0], [graph.label_of(topic) for topic in key[1]]))
+    keys = [loaded.split_keys[question.id] for question in questions]
+    order = sorted(set(keys), key=hash_share)
     if len(order) < len(SPLITS):
         raise InputError(
             f"a file without splits needs at least {len(SPLITS)} different questions, one each for train, dev and "
@@ -192,7 +193,7 @@ def fill_splits(questions: list[Question], graph: KnowledgeGraph) -> list[Questi
     held = max(1, round(HELD_SHARE * len(order)))
     tests, others = set(order[-held:]), set(order[: -2 * held])
 
-    def split_of(key: tuple[str, tuple[int, ...]]) -> Split:
+    def split_of(key: str) -> Split:
         return "test" if key in tests else "train" if key in others else "dev"
 
     return [replace(question, split=split_of(key)) for question, key in zip(questions, keys, strict=True)]
@@ -210,7 +211,7 @@ def take_gate(questions: Sequence[Question], share: float) -> list[Question]:
 
     def is_held(one: Question) -> bool:
         key = one.text if re.search(r"-\d+$", one.id) else one.id
-        return one.split != "test" and hash_share(key, ["gate"]) < share
+        return one.split != "test" and hash_share(f"{key}\x1fgate") < share
 
     return [replace(one, split="gate") if is_held(one) else one for one in questions]
 

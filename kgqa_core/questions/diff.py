@@ -51,6 +51,7 @@ class BuildDiff:
     graph: GraphDiff
     questions: Change  # by id
     num_reworded: int  # questions of both builds with another text, other topics or other answers
+    num_moved: int  # questions of both builds that are in another split
     num_subgraphs_changed: int  # questions of both builds whose subgraph changed
     subgraphs_by: Literal["digest", "walk"]  # each question's own, or the triples within ``hops`` of its topics
     hops: int
@@ -59,13 +60,14 @@ class BuildDiff:
     @property
     def is_empty(self) -> bool:
         """Is it the same graph, and are they the same questions with the same coverage?"""
-        counts = (self.questions.came, self.questions.gone, self.num_reworded, self.num_subgraphs_changed)
+        asked = (self.questions.came, self.questions.gone, self.num_reworded, self.num_moved)
         moved = [row for row in self.coverage if row.any_before != row.any_after or row.all_before != row.all_after]
-        return self.graph.is_empty and not any(counts) and not moved
+        return self.graph.is_empty and not any((*asked, self.num_subgraphs_changed)) and not moved
 
 
 def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.Table]:
-    """Return the difference, and the questions that it concerns: question_id, change (new, gone, reworded, subgraph).
+    """Return the difference, and the questions that it concerns: question_id, change (new, gone, reworded, moved,
+    subgraph).
 
     Where questions have no subgraph of their own, the triples within ``hops`` of their topics count as one.
     """
@@ -87,12 +89,14 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
         "gone": [id for id in before if id not in after],
         "new": [id for id in after if id not in before],
         "reworded": [id for id in kept if is_reworded(before[id], after[id])],
+        "moved": [id for id in kept if before[id].split != after[id].split],
         "subgraph": changed,
     }
     diff = BuildDiff(
         graph=graphs.diff,
         questions=Change(len(before), len(after), len(concerned["new"]), len(concerned["gone"])),
         num_reworded=len(concerned["reworded"]),
+        num_moved=len(concerned["moved"]),
         num_subgraphs_changed=len(changed),
         subgraphs_by="walk" if None in digests else "digest",
         hops=hops,
@@ -176,6 +180,10 @@ def find_drift(
         asked = diff.questions
         changed = Change(asked.before, asked.after, asked.came, asked.gone + diff.num_reworded)
         share("questions", changed, "max_questions_change")
+        if limits.max_questions_moved is not None and diff.num_moved > limits.max_questions_moved:
+            percent, detail = 100 * diff.num_moved / max(asked.before, 1), f"{diff.num_moved} moved"
+            what, allowed = "questions in another split", limits.max_questions_moved
+            found.append(Moved(what, asked.before, asked.after, percent, allowed, "max_questions_moved", detail))
         for row in diff.coverage:
             group = f"{row.split}{'' if row.hops is None else f', {row.hops} hops'}"
             what = f"questions with an answer within reach, {group}, percent"

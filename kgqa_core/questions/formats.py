@@ -65,6 +65,9 @@ class Loaded:
     questions: list[Question] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     unknown: dict[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a reject -> the unknown name
+    # What decides the split where a file has none: by text, and by the id of each question with that text.
+    key_of_text: dict[str, str] = field(default_factory=dict)
+    split_keys: dict[str, str] = field(default_factory=dict)
     notes: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (kind, split) -> one example per case
 
     def reject(self, reject: Reject, *, unknown: str = "") -> None:

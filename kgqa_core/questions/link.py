@@ -178,8 +178,10 @@ class Resolver:
     def resolve(self, raw: RawQuestion, split: Split | None, loaded: Loaded) -> Question | Fault:
         """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``.
 
-        Where ``split`` is None, the hash of its masked text and topics decides.
+        Where ``split`` is None, a hash of ``split_key`` decides.
         """
+        if split is None:  # before anything is asked of the graph
+            split = split_of(split_key(raw, loaded))
         name_of = self.graph.name_of
         claim = () if raw.claim is None else self.ids_of(raw.claim)
         claims = {*map(name_of, claim), *([raw.claim] if raw.claim else [])}
@@ -204,7 +206,7 @@ class Resolver:
             masked=masked,
             topics=topics,
             answers=answers,
-            split=split or split_of(masked, [self.graph.label_of(topic) for topic in topics]),
+            split=split,
             hops=raw.hops,
             chain=None if raw.chain is None or None in steps else tuple(step for step in steps if step is not None),
             claim=claim[0] if claim else None,
@@ -250,16 +252,30 @@ class Resolver:
             loaded.note("unknown_chain_relation", question.split, f"{raw.id}: {' '.join(raw.chain)}")
 
 
-def split_of(masked: str, topic_labels: Sequence[str]) -> Split:
-    """Return the split (80/10/10) of a question where a file has none: repeats stay together, new lines move none."""
-    share = hash_share(masked, topic_labels)
+def split_key(raw: RawQuestion, loaded: Loaded) -> str:
+    """Return what decides a question's split where its file has none: its id, and no graph, which may change.
+
+    An id that may count lines would move with them: then it is the text, its topics masked as the file names them. Of
+    repeats the first decides for all.
+    """
+    text = "\x1f".join([mask_topics(raw.text, raw.topics), *sorted(raw.topics)])
+    key = loaded.key_of_text.setdefault(text, text if re.search(r"-\d+$", raw.id) else raw.id)
+    loaded.split_keys[raw.id] = key
+    return key
+
+
+def split_of(key: str) -> Split:
+    """Return the split, 80/10/10, that a key of ``split_key`` means."""
+    share = hash_share(key)
     return "train" if share < TRAIN_SHARE else "dev" if share < TRAIN_SHARE + HELD_SHARE else "test"
 
 
-def hash_share(masked: str, topic_labels: Sequence[str]) -> float:
-    """Return a number in [0, 1) that a question's masked text and topics decide."""
-    key = "\x1f".join(["0", masked, *topic_labels])  # a seed of 0: others would move questions from split to split
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+def hash_share(key: str) -> float:
+    """Return a number in [0, 1) that a key decides."""
+    digest = hashlib.sha256(
+        f"0\x1f{key}".encode("utf-8", "surrogatepass")
+    ).digest()  # a seed of 0: others would move all
+    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 # ------ A question that somebody asks.

@@ -7,13 +7,15 @@ they start.
 from __future__ import annotations
 
 import logging
-import os
 import signal
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from kgqa_core.artifacts import written_whole
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
 
@@ -69,7 +71,7 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
 
     Local workers are processes of one thread each (one OpenMP thread, too: else they fight for cores). Raises
     ``KgqaError`` where no scheduler answers at the address within ``timeout`` seconds, where it has no worker, or
-    where a worker does not see ``home``.
+    where a worker sees another folder under the path of ``home``.
     """
     logging.getLogger("distributed").setLevel(logging.WARNING)
     if cluster.address is not None:
@@ -112,11 +114,40 @@ def _remote_client(address: str, home: Path, timeout: float) -> Iterator[Client]
         except TimeoutError as problem:
             idle = f"the scheduler at {address!r} has had no worker for {timeout:.0f} s"
             raise KgqaError(f"cluster.address: {idle}. Start some with `dask worker {address}`.") from problem
-        home.mkdir(parents=True, exist_ok=True)
-        blind = [worker for worker, sees in client.run(os.path.isdir, str(home)).items() if not sees]
-        if blind:
+        (home / "run").mkdir(parents=True, exist_ok=True)
+        token = home / "run" / f"cluster-{uuid4().hex}"
+        with written_whole(token) as partial:
+            partial.write_text(token.name, encoding="utf-8")
+        try:
+            _check_home(client, home, token)
+            yield client
+            if client.status == "running":
+                _check_home(client, home, token)  # a worker may have come meanwhile
+        finally:
+            token.unlink(missing_ok=True)
+
+
+def _check_home(client: Client, home: Path, token: Path) -> None:
+    """Raise KgqaError unless every worker reads there what was written here: a path alone may be of another disk."""
+    for worker, (host, read, disk) in client.run(_read_token, str(token)).items():
+        if read != token.name:
             raise KgqaError(
-                f"cluster.address: worker {blind[0]} does not see the folder {home}. Workers read and write the run's "
-                "files: mount KGQA_HOME and the input files under the same paths on every machine."
+                f"cluster.address: worker {worker} on {host} does not see the run's home: its {home} is {disk}. "
+                "Workers read and write the run's files: mount KGQA_HOME and the input files under the same paths on "
+                "every machine. Nothing was published."
             )
-        yield client
+
+
+def _read_token(token: str) -> tuple[str, str, str]:
+    """Return a worker's host, what it reads in a file, and the disk on which the nearest folder of the file lies."""
+    path = Path(token)
+    existing = next(folder for folder in path.parents if folder.exists())
+    disk = "not there" if existing != path.parent else "another disk"
+    with suppress(OSError):  # no Linux
+        mounts = (line.split()[:2] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines())
+        found = [(place, device) for device, place in mounts if existing.is_relative_to(place)]
+        disk += " ({1} mounted on {0})".format(*max(found, key=lambda one: len(one[0])))
+    try:
+        return socket.gethostname(), path.read_text(encoding="utf-8"), disk
+    except OSError:
+        return socket.gethostname(), "", disk

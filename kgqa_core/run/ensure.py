@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgqa_core.questions.diff import BuildDiff, Moved
 
 CHANGES = "changes"  # the stage of the comparison
-VERSION = 1  # raised whenever the same builds would give other tables
+VERSION = 2  # raised whenever the same builds would give other tables
 DOCUMENT, RELATIONS, QUESTIONS = "changes.json", "relations.parquet", "questions.parquet"
 COMPARED = ("graph", "subgraphs", "questions")
 NEEDED = {"graph", "questions"}
@@ -171,6 +171,7 @@ def _record(diff: BuildDiff, recorder: Recorder) -> None:
         recorder.metric(f"{name}_out", change.gone)
     recorder.metric("entities_renamed", graph.num_renamed)
     recorder.metric("questions_reworded", diff.num_reworded)
+    recorder.metric("questions_moved", diff.num_moved)
     recorder.metric("subgraphs_changed", diff.num_subgraphs_changed)
     for row in diff.coverage:
         recorder.metric(f"coverage_gained.{row.split}.{row.hops or 'all'}", row.any_after - row.any_before)

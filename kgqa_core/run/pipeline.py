@@ -20,7 +20,7 @@ from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_file, read
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
-from kgqa_core.run.stages import Build, StageSpec, known_stages, stage_specs
+from kgqa_core.run.stages import REQUIRED, Build, StageSpec, known_stages, stage_specs
 from kgqa_core.tracking import Recorder, write_record
 
 Progress = Callable[[str, int, int], None]
@@ -156,6 +156,12 @@ class Pipeline:
             for name, path in self.specs[key].files.items():
                 if self._hash(path, name) != recipe.inputs[name]:
                     raise InputError(f"{name}: {path} was changed while stage {key!r} read it. Run again")
+            for pattern in REQUIRED.get(recipe.stage, ()):
+                if not any(file.stat().st_size for file in folder.glob(pattern)):
+                    raise ArtifactError(
+                        f"stage {key!r} ended, and {folder} has no {pattern}: was it written to another disk, or "
+                        "removed? Nothing was published. See that every worker has KGQA_HOME on one disk; run again"
+                    )
 
         artifact, made = self.store.build(recipe, checked)
         self.remember(key, artifact)
@@ -166,6 +172,10 @@ class Pipeline:
         last = _read_json(self._last)
         if last.get(key) != artifact.fingerprint:
             _write_note(self._last, {**last, key: artifact.fingerprint})
+
+    def used(self) -> set[str]:
+        """Return the fingerprints of what this run used last, and of the build that it accepted last."""
+        return {str(value) for note in (self._last, self._accepted) for value in _read_json(note).values()}
 
     def remembered(self, stage: str) -> Artifact | None:
         """Return what ``remember`` noted of a stage that has no spec, such as the last comparison of two builds."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.build import build_graph, connect
 from kgqa_core.graph.csr import SortedIndex
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, read_step, to_labels, to_relations, unsigned, write_step
@@ -145,3 +146,16 @@ print(folder, oct(folder.stat().st_mode & 0o777))
     (tmp_path / ".numba_config.yaml").write_text("cache_dir: /tmp/poisoned")
     _, problem = start(code, cwd=tmp_path, env=environment).communicate(timeout=120)
     assert f"{tmp_path / '.numba_config.yaml'} tells numba what to run" in problem
+
+
+@pytest.mark.parametrize("name", ["group_ptr", "group_relation", "edge_ptr", "edge_tail"])
+@pytest.mark.parametrize("value", [-1, 2**30])
+def test_a_wild_value_in_an_array_is_an_error_that_names_the_file(tmp_path: Path, name: str, value: int) -> None:
+    """Compiled code would walk out of the arrays, and end the process or make something up."""
+    (tmp_path / "kb.txt").write_text("a|r|b\na|s|c\nb|r|c\nc|s|d\n")
+    build_graph(tmp_path / "kb.txt", format="wikimovies", out_dir=tmp_path / "graph")
+    array = np.load(tmp_path / "graph" / f"{name}.npy")
+    array[len(array) // 2] = value
+    np.save(tmp_path / "graph" / f"{name}.npy", array)
+    with pytest.raises(ArtifactError, match=f"{name}.npy is no index of this graph"):
+        open_graph(tmp_path / "graph")

@@ -48,7 +48,12 @@ def about_itself(dask_worker: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_local_workers_are_as_the_section_says_and_end_with_the_context(tmp_path: Path) -> None:
+def test_local_workers_are_as_the_section_says_and_end_with_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("ours", "theirs/home/run"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "theirs")
     section = ClusterSection(workers=2, memory_limit="700MiB", spill_folder=tmp_path / "spilled")
     with open_cluster(section, home=tmp_path / "home") as client:
         workers = client.scheduler_info()["workers"]
@@ -72,13 +77,17 @@ def test_local_workers_are_as_the_section_says_and_end_with_the_context(tmp_path
         with open_cluster(ClusterSection(address=address, workers=13), home=tmp_path / "home") as second:
             assert len(second.scheduler_info()["workers"]) == 2
         assert client.submit(sum, [11, 13]).result() == 24
-        elsewhere = Path(f"/proc/self/task/{os.getpid()}")  # a folder that other processes do not see
-        if elsewhere.is_dir():
-            with (
-                pytest.raises(KgqaError, match=r"worker tcp://.* does not see the folder /proc"),
-                open_cluster(ClusterSection(address=address), home=elsewhere),
-            ):
-                pytest.fail("its workers could not read the run's files")
+        if Path("/proc/self/cwd").is_dir():  # a path that is another folder for every process
+            os.chdir(tmp_path / "ours")
+            for place, what in (("home", "another disk"), ("other", "not there")):
+                (tmp_path / "ours" / place).mkdir()
+                named = rf"worker tcp://\S+ on \S+ does not see the run's home: its /proc/self/cwd/{place} is {what}"
+                with (
+                    pytest.raises(KgqaError, match=named),
+                    open_cluster(ClusterSection(address=address), home=Path("/proc/self/cwd") / place),
+                ):
+                    pytest.fail("its workers would write elsewhere")
+                assert not list((tmp_path / "ours" / place / "run").iterdir())
     assert [process_started(pid) for pid in pids] == [None, None]
 
 

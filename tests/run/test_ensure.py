@@ -219,6 +219,19 @@ def test_each_limit_guards_one_figure(towns: Path, limit: str, what: str) -> Non
     assert build(towns, *drift).changes is not None
 
 
+def test_one_question_in_another_split_stops_the_build_until_that_is_accepted(towns: Path) -> None:
+    """What was trained on would be tested on, however few there are."""
+    build(towns)
+    train, test = (towns.parent / f"{split}.jsonl" for split in ("train", "test"))
+    first, *others = train.read_text().splitlines(keepends=True)
+    train.write_text("".join(others))
+    test.write_text(test.read_text() + first)
+    said = stopped(towns)
+    assert "questions in another split: 4 -> 4 (1 moved), 25.0 percent changed, max_questions_moved allows 0" in said
+    assert changed(build(towns, accept=True))["num_moved"] == 1
+    assert build(towns).changes is None
+
+
 def test_few_changes_pass_whatever_their_share_and_without_limits_all_do(towns: Path) -> None:
     build(towns)
     write_triples(towns, TRIPLES[:5])
@@ -278,6 +291,13 @@ def test_the_relations_that_moved_most_are_shown_and_the_others_counted() -> Non
     graph = {**dict.fromkeys(("triples", "entities", "relations"), moved(0)), "new_relations": [], "gone_relations": []}
     graph |= {"per_relation": {f"r{n:02}": moved(n) for n in range(1, 14)}, "num_renamed": 0}
     graph |= {"named_before": None, "named_after": None}
-    changes = {"graph": graph, "questions": moved(0), "num_reworded": 0, "num_subgraphs_changed": 0, "coverage": []}
+    changes = {
+        "graph": graph,
+        "questions": moved(0),
+        "num_reworded": 0,
+        "num_moved": 0,
+        "num_subgraphs_changed": 0,
+        "coverage": [],
+    }
     rows = [row[0] for row in change_rows(changes)]
     assert rows == [*(f"triples of r{number:02}" for number in range(13, 3, -1)), "triples of 3 more relations"]

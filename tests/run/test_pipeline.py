@@ -196,6 +196,13 @@ def test_a_file_changed_while_it_was_read_makes_no_artifact(films: Path) -> None
     assert pipeline.find("graph") is None
 
 
+def test_a_stage_that_lacks_a_file_that_it_should_have_written_is_not_published(films: Path) -> None:
+    """As where a worker wrote it to another disk."""
+    with pytest.raises(ArtifactError, match=r"stage 'graph' ended, and \S+ has no entities.parquet"):
+        pipeline_of(films).build("graph", lambda folder: (folder / "tracking.json").touch())
+    assert not list((pipeline_of(films).store.root / "graph").glob("*/"))
+
+
 def test_a_new_version_of_a_stages_code_makes_it_stale(
     films: Path, build_stages: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

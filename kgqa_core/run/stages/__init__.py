@@ -24,6 +24,18 @@ MODULES = [f"kgqa_core.run.stages.{name}" for name in ("data", "explorer", "tuni
 """In the order of a run, where what a stage reads leaves a choice."""
 
 
+# What some stages must have written, whoever wrote it, as patterns: looked for before an artifact is published.
+REQUIRED = {
+    "dump": ("relations.parquet", "dump.json"),
+    "graph": ("entities.parquet", "relations.parquet", "graph.json", "*_ptr.npy", "edge_tail.npy"),
+    "subgraphs": ("blocks.parquet", "subgraphs.json", "*_ptr.npy", "edge_tail.npy"),
+    "questions": ("questions.parquet", "lint.json"),
+    "encodings": ("encodings.parquet",),
+    "explorer": ("model.safetensors", "model.json"),
+    "system": ("predictions.parquet", "scores.json"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class OtherStage:
     """A stage of another run."""

@@ -295,5 +295,5 @@ STAGES = (
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 5, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 2, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 2, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("questions", 3, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
