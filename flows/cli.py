@@ -18,8 +18,9 @@ from flows.cli_make import make_questions
 from flows.cli_release import history, promote, rollback
 from flows.cli_report import report, view
 from flows.cli_serve import serve
-from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
+from flows.cli_session import Conf, Json, Settings, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
+from flows.cli_status import status
 from flows.cli_subgraph import subgraph
 from flows.cli_sweep import sweep
 from flows.cli_up import down, up
@@ -285,30 +286,6 @@ def ask(
 
 
 @command
-def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
-    """Say which stages are done, stale or missing, and why; and which runs were killed, or wait for MLflow.
-
-    \b
-    Example:
-      kgqa status conf/demo.yaml
-    """
-    from dataclasses import asdict
-
-    from flows.cli_output import print_json, print_status
-    from tasks.outbox import killed, waiting
-
-    pipeline = open_run(conf, settings)
-    with working("looking"):
-        stages = pipeline.status()
-        left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
-    runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
-    if as_json:
-        print_json({"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs})
-    else:
-        print_status(stages, pipeline.home, runs)
-
-
-@command
 def score(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Our predictions.parquet, or JSON lines.")],
     as_json: Json = False,
@@ -332,7 +309,7 @@ def score(
 
 
 built = (init, make_questions, lint, compare, report, view, confidence, lm_info, score_plans, sql, subgraph, sweep)
-operated = (promote, rollback, history, up, down, gc, serve, verify)
+operated = (status, promote, rollback, history, up, down, gc, serve, verify)
 for other in (*built, *operated):
     command(other)
 

@@ -8,12 +8,14 @@ that was killed. Notes are delivered in the order in which runs started, by trac
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +26,7 @@ from tasks.mlflow_store import mask
 from tasks.run_content import FlowRun, RunStatus, SweepContent
 
 ERROR_CHARACTERS = 500
+ENDED, ENDED_BYTES = "runs/ended.jsonl", 1_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +93,35 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
         finally:
             ended = replace(held.note.run, status=status, error=error, ended_ms=round(time.time() * 1000))
             held.note = replace(held.note, run=ended)
+            log_end(home, ended)
             write(home, held.note) if tracked else remove(home, held.note)
+
+
+def log_end(home: Path, run: FlowRun) -> None:
+    """Add a line about how a run ended to the list of the last runs; a full disk is a warning."""
+    ended = run.ended_ms or run.started_ms
+    told = {"name": run.name, "id": run.id, "status": run.status, "ended_ms": ended, "error": run.error}
+    line = json.dumps({**told, "seconds": (ended - run.started_ms) / 1000}, ensure_ascii=False)
+    path = home / ENDED
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.stat().st_size > ENDED_BYTES:
+            path.replace(path.with_suffix(".jsonl.1"))
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(f"{line}\n")
+    except OSError as problem:
+        _log.warning("cannot note the end of the run in %s: %s", path, problem)
+
+
+def read_ended(home: Path) -> list[dict[str, Any]]:
+    """Return how the last runs ended, the latest last."""
+    found = []
+    for path in ((home / ENDED).with_suffix(".jsonl.1"), home / ENDED):
+        with contextlib.suppress(OSError):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):  # cut short by a kill
+                    found.append(json.loads(line))
+    return found
 
 
 def write(home: Path, note: Note) -> None:
@@ -153,5 +184,6 @@ def end_killed(home: Path, tell: Callable[[str], None]) -> list[str]:
             tell(note.run.id)
             ended.append(note.run.id)
             run = replace(note.run, status="KILLED", error="its process was killed", ended_ms=last_seen)
+            log_end(home, run)
             write(home, replace(note, run=run)) if note.tracked else remove(home, note)
     return ended

@@ -330,8 +330,8 @@ def test_a_configuration_comes_back_from_json_and_prefects_parameters_as_it_was(
     assert RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(dumped))) == config
     assert config_hash(RunConfig.model_validate(dumped)) == config_hash(config)
     stored = json.loads(json.dumps(retrain.serialize_parameters({"config": config})))
-    assert retrain.validate_parameters(stored) == {"config": config}
-    assert retrain.validate_parameters({"config": config}) == {"config": config}
+    assert retrain.validate_parameters(stored)["config"] == config
+    assert retrain.validate_parameters({"config": config})["config"] == config
     with pytest.raises(ValidationError, match="frozen"):
         config.exploration.epochs = 3  # type: ignore[misc]
 

@@ -1,0 +1,1 @@
+"""Failure drills: ``python -m benchmarks.drills [NAME ...]``."""

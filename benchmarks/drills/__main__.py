@@ -1,0 +1,193 @@
+"""The drills, each of which says what came of it and fails where something was lost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.drills.runs import MODEL, Home, kill_group
+from kgqa_core.artifacts import write_json
+from tasks.leftovers import process_started
+from tasks.release import Releases
+from tasks.server import prefect_server
+
+Found = dict[str, Any]
+
+
+def kills(folder: Path, server: str, points: int, seed: int = 0) -> Found:
+    """kill -9 of the flow and all its processes at random points: the same bytes and the same alias as without."""
+    undisturbed = Home(folder / "undisturbed", server)
+    seconds, expected = undisturbed.finish(), undisturbed.outcome()
+    chance, found = random.Random(seed), list[Found]()
+    for number in range(points):
+        home = Home(folder / f"killed-{number}", server)
+        run, when = home.start(), seconds * (number + chance.random()) / points
+        until = time.monotonic() + when
+        while run.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        ended = run.poll() is not None  # a machine that is less busy now
+        if not ended:
+            kill_group(run)
+        before = home.made_at()
+        home.finish()
+        after = home.made_at()
+        repeated = [name for name, made in before.items() if after[name] != made]
+        same = home.outcome() == expected
+        found.append({"at_seconds": round(when, 1), "stages_done": len(before), "ended": ended})
+        if repeated or not same or home.left_running():
+            raise RuntimeError(f"killed at {when:.1f} s: made again: {repeated}; the same outcome: {same}")
+    whole = len(expected[0])
+    return {"undisturbed_seconds": round(seconds, 1), "artifacts": whole, "points": found, "same": len(found)}
+
+
+def two_at_once(folder: Path, server: str, points: int) -> Found:
+    """Two retrainings at once in one home: one outcome, one promotion."""
+    alone = Home(folder / "alone", server)
+    alone.finish()
+    home = Home(folder / "two", server)
+    both = [home.start() for _ in range(2)]
+    codes = [run.wait(600) for run in both]
+    moves = [move.kind for move in Releases(home.folder, MODEL).moves()]
+    if home.outcome() != alone.outcome() or moves != ["promoted"]:
+        raise RuntimeError(f"codes {codes}, moves {moves}: {home.log[-3000:]}")
+    return {"codes": codes, "moves": moves, "same": True}
+
+
+def mlflow_away(folder: Path, server: str, points: int) -> Found:
+    """MLflow is away for two runs and comes back: all are told, in order, once."""
+    from mlflow import MlflowClient
+
+    from tests.processes import free_port, serving
+
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    home = Home(folder / "away", server, mlflow=address)
+    for epochs in (1, 2):
+        home.finish(home.start("--set", f"explorer.epochs={epochs}"))
+    waited = len(list((home.folder / "outbox").glob("*.json")))
+    store = [f"sqlite:///{folder / 'mlflow.db'}", "--default-artifact-root", (folder / "files").as_uri()]
+    command = [str(Path(sys.executable).with_name("mlflow")), "server", "--port", str(port), "--workers", "1"]
+    with serving([*command, "--no-serve-artifacts", "--backend-store-uri", *store], port, folder / "mlflow.log"):
+        home.finish(home.start("--set", "explorer.epochs=2"))
+        client = MlflowClient(address, address)
+        (experiment,) = client.search_experiments(filter_string="name = 'drill'")
+        runs = client.search_runs([experiment.experiment_id], "tags.kind = 'flow'", order_by=["start_time"])
+        created = [run.data.tags["flow_run_id"] for run in runs]
+        alias = home.alias()
+    left = len(list((home.folder / "outbox").glob("*.json")))
+    if (waited, len(set(created)), len(created), left) != (2, 3, 3, 0) or alias is None:
+        raise RuntimeError(f"{waited} waited, {len(created)} were told, {left} wait still, alias {alias}")
+    return {"waited": waited, "told": len(created), "twice": 0, "left": left}
+
+
+def sigterm(folder: Path, server: str, points: int) -> Found:
+    """SIGTERM in the middle of a training: a clean stop, a run that is KILLED in MLflow, and one that goes on."""
+    from mlflow import MlflowClient
+
+    home = Home(folder / "sigterm")  # a server of its own, which has to end, too
+    run, began = home.start("--set", "explorer.epochs=60"), time.monotonic()
+    while not list((home.folder / "artifacts").glob("explorer/*.work")) and time.monotonic() - began < 300:
+        time.sleep(0.05)
+    time.sleep(1)
+    began = time.monotonic()
+    run.send_signal(signal.SIGTERM)
+    code, seconds = run.wait(120), time.monotonic() - began
+    before, left = home.made_at(), home.left_running()
+    home.finish(home.start("--set", "explorer.epochs=60"))
+    again = [name for name, made in before.items() if home.made_at()[name] != made]
+    client = MlflowClient(f"sqlite:///{home.folder / 'mlflow' / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name = 'drill'")
+    runs = client.search_runs([experiment.experiment_id], "tags.kind = 'flow'", order_by=["start_time"])
+    told = [one.info.status for one in runs]
+    if left or again or told != ["KILLED", "FINISHED"]:
+        raise RuntimeError(f"left running: {left}; made again: {again}; MLflow: {told}")
+    return {"code": code, "stopped_after_seconds": round(seconds, 1), "stages_kept": len(before), "mlflow": told}
+
+
+def server_killed(folder: Path, server: str, points: int) -> Found:
+    """kill -9 of both servers of `kgqa up` during a run of its worker: they start again, and the run ends well."""
+    import urllib.request
+
+    from tasks.services import read_services
+    from tests.processes import free_port
+
+    home = Home(folder / "services")
+    kgqa, ports = [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
+    told: Found = {"cwd": folder, "env": home.environment, "check": True, "stdout": subprocess.DEVNULL}
+    file = ["--deployments", str(Path(__file__).parents[2] / "prefect.yaml")]
+    places = ["--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1])]
+    subprocess.run([*kgqa, "up", *places, *file], **told)
+
+    def ask(what: str, **body: Any) -> Any:
+        data = json.dumps(body).encode() if body else None
+        url = f"http://127.0.0.1:{ports[0]}/api/{what}"
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(
+                    urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=30
+                ) as reply:
+                    return json.load(reply)
+            except OSError:
+                time.sleep(1)  # it starts again
+        raise RuntimeError(f"{url} does not answer")
+
+    try:
+        deployment = ask("deployments/name/retrain/nightly")["id"]
+        asked = {"parameters": {"config": str(Path(__file__).parents[2] / "conf" / "drill.yaml")}}
+        run = ask(f"deployments/{deployment}/create_flow_run", **asked, state={"type": "SCHEDULED"})["id"]
+        while not list((home.folder / "artifacts").glob("graph/*")):
+            time.sleep(0.1)
+        services = read_services(home.folder)
+        assert services is not None
+        for name in ("prefect", "mlflow"):
+            assert process_started(services.processes[name].pid) == services.processes[name].started
+            os.kill(services.processes[name].pid, signal.SIGKILL)
+        began, until = time.monotonic(), time.monotonic() + 600
+        state = ""
+        while state not in ("COMPLETED", "FAILED", "CRASHED") and time.monotonic() < until:
+            state = ask(f"flow_runs/{run}")["state"]["type"]
+            time.sleep(1)
+        found = {"run": state, "after_seconds": round(time.monotonic() - began, 1), "champion": home.champion()}
+        found["waiting_for_mlflow"] = len(list((home.folder / "outbox").glob("*.json")))
+        if state != "COMPLETED" or not found["champion"]:
+            raise RuntimeError(f"{found}")
+        return found
+    finally:
+        subprocess.run([*kgqa, "down"], **told)
+
+
+DRILLS: dict[str, Callable[..., Found]] = {
+    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, server_killed)
+}
+
+
+def main() -> None:
+    """Run the named drills, all by default, and print what came of each as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drills", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*DRILLS, []], metavar="NAME", help=", ".join(DRILLS))
+    parser.add_argument("--points", type=int, default=30, help="at which `kills` kills (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="write what was found there, as well")
+    options = parser.parse_args()
+    found: dict[str, Found] = {}
+    with tempfile.TemporaryDirectory() as name, prefect_server(Path(name) / "server") as server:
+        for drill in options.names or DRILLS:
+            folder = Path(name) / drill
+            folder.mkdir()
+            found[drill] = DRILLS[drill](folder, server, options.points)
+            print(json.dumps({drill: found[drill]}), flush=True)
+            if options.out:
+                write_json(options.out, found)
+
+
+if __name__ == "__main__":
+    main()

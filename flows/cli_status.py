@@ -1,0 +1,93 @@
+"""``kgqa status``: where the stages of a run stand or, without one, the whole home at a glance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli_output import print_json, print_status, print_table
+from flows.cli_session import Json, Settings, open_run, working
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GB = 1e9
+
+
+def status(
+    conf: Annotated[
+        Path | None, typer.Argument(metavar="CONF", help="A run configuration; default: all of them.")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Say which stages are done, stale or missing, and why; and which runs were killed, or wait for MLflow.
+
+    Without CONF: services, the last runs, champions, what changed in the data, and disk space.
+
+    \b
+    Examples:
+      kgqa status
+      kgqa status conf/demo.yaml
+    """
+    if conf is None:
+        show_home(as_json)
+        return
+    from dataclasses import asdict
+
+    from tasks.outbox import killed, waiting
+
+    pipeline = open_run(conf, settings)
+    with working("looking"):
+        stages = pipeline.status()
+        left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
+    runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
+    if as_json:
+        print_json({"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs})
+    else:
+        print_status(stages, pipeline.home, runs)
+
+
+def show_home(as_json: bool) -> None:
+    """Print the home at a glance."""
+    from kgqa_core.config_file import home_folder
+
+    with working("looking"):
+        from tasks.overview import local_time, overview
+
+        found = overview(home_folder())
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"Home:      {found['home']}")
+    states = [f"{name} {'up' if is_up else 'DOWN'}" for name, is_up in found["services"].items()]
+    typer.echo(f"Services:  {', '.join(states) or 'none: kgqa up starts them'}")
+    for what, names in found["runs"].items():
+        if what != "last" and names:
+            typer.echo(f"Runs {what.replace('_', ' ')}: {', '.join(names)}")
+    ended = [
+        (run["name"], run["status"], local_time(run["ended_ms"]), f"{run['seconds']:,.0f}", run["error"])
+        for run in reversed(found["runs"]["last"])
+    ]
+    print_table("Last runs", ("run", "ended", "when", "seconds", "error"), ended)
+    print_table(
+        "Champions", ("model", "champion", "since", "last decision"), [_decision(one) for one in found["champions"]]
+    )
+    moved = [
+        (one["run"], *(_count(one[name]) for name in ("triples", "entities", "questions"))) for one in found["drift"]
+    ]
+    print_table("Changes of the last build", ("run", "triples", "entities", "questions"), moved)
+    sizes = [f"{name} {size / GB:.2f}" for name, size in found["disk"].items() if size >= GB / 100 and name != "free"]
+    typer.echo(f"Disk, GB:  {', '.join(sizes) or 'nothing'}; free {found['disk']['free'] / GB:.1f}")
+
+
+def _decision(one: Mapping[str, Any]) -> tuple[str, ...]:
+    last = one["last"]
+    said = f"{last['kind']} {last['release']} on {last['when']}: {last['why']}" if last else ""
+    return one["model"], one["champion"] or "none", one["since"] or "", said
+
+
+def _count(change: Mapping[str, int]) -> str:
+    return f"{change['after']:,} (+{change['came']:,} -{change['gone']:,})"
