@@ -14,12 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from flows.cli_session import open_run, working
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from kgqa_core.graph.kg import KnowledgeGraph
     from kgqa_core.run.pipeline import Pipeline
 
@@ -51,6 +52,8 @@ def make_questions(
       kgqa make-questions triples.tsv
       kgqa init triples.tsv questions
     """
+    import numpy as np
+
     from kgqa_core.artifacts import written_whole
     from kgqa_core.errors import ConfigError
     from kgqa_core.run.open import graph_of

@@ -135,7 +135,7 @@ def test_each_kind_of_error_has_its_exit_code(problem, capsys):
         (("status", "CONF", "--set", "explorer.epoch=3"), 2, "unknown key 'explorer.epoch'"),
         (("status", "CONF", "--set", "explorer.epoch=3"), 2, "did you mean 'epochs'?"),
         (("status", "CONF.yml"), 2, "did you mean"),
-        (("status",), 2, "CONF"),
+        (("lint",), 2, "CONF"),
         (("statsu", "demo.yaml"), 2, "statsu"),
         (("score", "predictions.jsonl", "--json"), 3, "predictions.jsonl"),
         (("ask", "CONF", "what flows through Bern?", "--json"), 5, "'explorer-seed0' of 'towns' is not done"),
