@@ -96,6 +96,8 @@ def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> 
 
     Raises InputError where the graph has no relation path of 1 to ``hops`` steps with few answers.
     """
+    import numpy as np
+
     from kgqa_core.errors import InputError
     from kgqa_core.graph.follow import follow_path
     from kgqa_core.instructions.plan import PathConstraints
