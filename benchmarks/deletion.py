@@ -23,6 +23,7 @@ from kgqa_core.graph.csr import sorted_distinct
 from kgqa_core.graph.follow import follow_layers, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.plan import Plan, Planner, PlanQuestion
 from kgqa_core.planners.dense import open_dense, steps_around
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.compare import FUSION_FILE
@@ -40,7 +41,7 @@ from kgqa_core.types import Question, Split
 CONF = "conf/metaqa-joint.yaml"
 SYSTEMS = "{run: [explorer, ours], answered_by: [oracle]}"
 SETTINGS = ("explorer.seeds=[0]", "plans.planners=[dense]", "lm=null", "reasoner=null", f"systems={SYSTEMS}")
-RISK = 3.0  # percent of wrong answers that may be given on dev; on test 5 are allowed
+RISK = 1.0  # percent of wrong answers that may be given on dev; on test 5 are allowed
 CHOSEN_AT = 0.4  # share of the facts on gold paths of dev that is missing where the thresholds are chosen
 SEED = 0
 
@@ -54,7 +55,7 @@ class Size:
     settings: Sequence[str] = ()
 
 
-FULL = Size(None, (0.0, 0.2, 0.4, 0.6, 0.8))
+FULL = Size(400, (0.0, 0.2, 0.4, 0.6, 0.8))
 SMALL = Size(60, (0.0, 0.4), ("explorer.epochs=1", "dense.max_steps=30"))
 
 
@@ -172,8 +173,14 @@ def open_systems(pipeline: Pipeline) -> dict[str, Opened]:
     folder = pipeline.artifact(plan_stages(pipeline.config, "dense", 0)[0]).folder / DENSE_FOLDER
     fusion = Fusion(**json.loads((pipeline.artifact("fusion-seed0").folder / FUSION_FILE).read_text("utf-8"))["chosen"])
 
+    remembered: dict[int, tuple[SearchGraph, Remembered]] = {}  # of the last graph: plans take most of the time
+
     def planner(search: SearchGraph) -> PlanSource:
-        return PlanSource(open_dense(folder, exists=steps_around(path_constraints(search))))
+        if id(search) not in remembered:
+            remembered.clear()
+            opened = open_dense(folder, exists=steps_around(path_constraints(search)))
+            remembered[id(search)] = search, Remembered(opened, {})
+        return PlanSource(remembered[id(search)][1])
 
     def ours(search: SearchGraph) -> System:
         inside: Any = None  # nobody is asked
@@ -190,6 +197,22 @@ def open_systems(pipeline: Pipeline) -> dict[str, Opened]:
         "first plan": rog,
         "ours": ours,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A planner that plans for a question once."""
+
+    planner: Planner
+    plans: dict[str, list[Plan]]
+    name: str = "dense"
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return the first plans of each question; at most as many as were asked for first."""
+        new = [one for one in questions if one.id not in self.plans]
+        found = self.planner.plan(new, num_plans=max(num_plans, OursSection().num_plans))
+        self.plans.update((one.id, own) for one, own in zip(new, found, strict=True))
+        return [self.plans[one.id][:num_plans] for one in questions]
 
 
 def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> list[Answered]:

@@ -22,9 +22,10 @@ from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.graph.kg import unsigned, write_step
 from kgqa_core.instructions.plan import PlanQuestion
 from kgqa_core.planners.dense import open_dense
-from kgqa_core.planners.dense_train import fit_dense
+from kgqa_core.planners.dense_train import fit_dense, open_encoder
 from kgqa_core.planners.evaluate import read_plan_file
 from kgqa_core.questions.link import mask_topics
+from kgqa_core.text.transformer import SplitEncoder
 from kgqa_core.types import LabelPath
 
 FOLDS, SEED, NUM_PLANS = 5, 0, 5
@@ -51,7 +52,7 @@ def run(home: Path, size: Size = FULL) -> None:
     random.Random(SEED).shuffle(topics)
     fold_of = {topic: place % FOLDS for place, topic in enumerate(topics)}
     settings = DensePlannerSection(num_unseen=0, epochs=size.epochs)
-    rows, costs = [], []
+    encoder, rows, costs, told = open_encoder(None, settings), [], [], []
     for fold in range(size.folds):
         asked = [row for row in cwq if fold_of[row["topic"]] == fold]
         taught = [row for row in cwq if fold_of[row["topic"]] != fold] + webqsp
@@ -62,8 +63,9 @@ def run(home: Path, size: Size = FULL) -> None:
             plans = planner.plan([row["asked"] for row in asked], num_plans=NUM_PLANS)
         costs.append((report["cpu_seconds"], 1000 * (time.process_time() - started) / len(asked)))
         rows.append(figures(asked, [[plan.path for plan in own] for own in plans]))
+        told += list(zip(asked, guess_restrictions(encoder, taught, asked), strict=True))
     published = figures(cwq, [[tuple(map(write_step, path)) for path in row["rog_llama2_7b_top2"]] for row in cwq])
-    body = "\n".join([*table(rows, published), "", note(costs, data)])
+    body = "\n".join([*table(rows, published), "", *restriction_table(told), "", note(costs, data)])
     write_section("Planners on gold chains", body, "python -m benchmarks gold_chains")
 
 
@@ -116,6 +118,39 @@ def cells(values: Iterable[float]) -> str:
     return "".join(f" | {value:.1f}" for value in values) + " |"
 
 
+# ------ What a question asks for beside its chain.
+
+KINDS = {"entity": "->", "value": "FILTER", "order": "ORDER BY", "limit": "LIMIT"}
+TEMPERATURE = 0.05  # of the cosine of two questions
+
+
+def has_kinds(rows: Sequence[dict[str, Any]]) -> Any:
+    """Return which kinds of restriction each question has [B, K]."""
+    return np.array([[any(mark in one for one in row["restrictions"]) for mark in KINDS.values()] for row in rows])
+
+
+def guess_restrictions(encoder: SplitEncoder, taught: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]]) -> Any:
+    """Return which kinds of restriction each question has [B, K], by the vote of the questions that are near it."""
+    near, own = (encoder.encode_published([row["asked"].text for row in rows]) for rows in (taught, asked))
+    weights = np.exp(own @ near.T / TEMPERATURE)
+    return weights @ has_kinds(taught) / weights.sum(axis=1, keepdims=True) > 0.5
+
+
+def restriction_table(told: Sequence[tuple[dict[str, Any], Any]]) -> list[str]:
+    """Return a line per kind of restriction: how many questions have it, and how well it is told who does."""
+    right, guessed = has_kinds([row for row, _ in told]), np.array([one for _, one in told])
+    lines = [
+        "| restriction | questions with it | told rightly, of all | precision | recall |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for place, kind in enumerate(KINDS):
+        true, said = right[:, place], guessed[:, place]
+        both, shares = int((true & said).sum()), (true.mean(), (true == said).mean())
+        found = (*shares, both / max(said.sum(), 1), both / max(true.sum(), 1))
+        lines.append(f"| {kind}" + cells(100 * share for share in found))
+    return lines
+
+
 def note(costs: Sequence[tuple[float, float]], data: Path) -> str:
     """Say what it cost, and how many of WebQSP's questions list the chain that a person gave among their paths."""
     train, asking = np.mean(costs, axis=0)
@@ -125,7 +160,8 @@ def note(costs: Sequence[tuple[float, float]], data: Path) -> str:
     listed = sum(unsigned(chain) in map(unsigned, one.paths) for one, chain in both)
     return (
         f"Exact matches in percent; topics masked. Training takes {train:.0f} CPU s per fold, plans {asking:.1f} CPU s "
-        "per 1,000 questions. The published plans have no directions, so only the last two columns are fair to them."
+        "per 1,000 questions. The published plans have no directions, so only the last two columns are fair to them. "
+        "Kinds of restriction are told by the vote of the nearest questions, apart from the chain."
         "\n\n"
         f"Of {len(both):,} questions of WebQSP in both files, {listed:,} ({100 * listed / len(both):.1f} %) list the "
         "chain that people gave, directions ignored, among the paths that count as right. So planning exactly as "
