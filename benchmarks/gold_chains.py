@@ -40,7 +40,7 @@ class Size:
     epochs: float
 
 
-FULL = Size(FOLDS, 2.0)
+FULL = Size(FOLDS, 1.0)
 SMALL = Size(1, 0.1)
 
 
