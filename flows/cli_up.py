@@ -121,7 +121,14 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     for name, is_up in states.items():
         process = services.processes.get(name)
         where = mask(addresses.get(name, "")), str(services.log(name)) if process else ""
-        rows.append((name, "up" if is_up else "down", str(process.pid) if process else "not ours", *where))
+        rows.append(
+            (
+                name,
+                "up" if is_up else "down",
+                str(process.pid) if process else "" if name in services.names else "not ours",
+                *where,
+            )
+        )
     title = "Started" if fresh else "Runs already" if everything else "Not everything runs"
     print_table(title, ("service", "state", "process", "address", "log"), rows)
     typer.echo(f"The servers listen on {services.host}. {'' if services.host in LOCAL else NOT_LOCAL}".rstrip())

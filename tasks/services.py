@@ -218,7 +218,7 @@ def is_healthy(address: str, path: str) -> bool:
 
 def healthy(services: Services, name: str) -> bool:
     """Say whether a service runs and, of a server, whether it answers."""
-    if name in services.processes and not services.processes[name].alive:
+    if name in services.names and not (name in services.processes and services.processes[name].alive):
         return False
     return name not in (PREFECT, MLFLOW) or is_healthy(getattr(services, name), "/health")
 

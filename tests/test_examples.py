@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import yaml
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -137,3 +138,16 @@ def test_benchmarks_and_targets_that_we_name_exist() -> None:
     assert set(re.findall(r"python -m benchmarks (\w+)", text)) <= set(BENCHMARKS)
     targets = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
+
+
+def test_containers_run_commands_that_exist_and_publish_no_port_to_others() -> None:
+    found = yaml.safe_load((PROJECT / "compose.yaml").read_text(encoding="utf-8"))
+    assert found["services"].keys() == {"postgres", "prefect", "mlflow", "worker"}
+    name, *words = found["services"]["worker"]["command"]
+    assert GROUP.commands[name].make_context(name, list(words)).params["foreground"]
+    ports = [port for service in found["services"].values() for port in service.get("ports", ())]
+    assert ports == ["127.0.0.1:4200:4200", "127.0.0.1:5000:5000"]
+    values = [str(value) for one in found["services"].values() for value in one["environment"].values()]
+    assert [value for value in values if "://kgqa:" in value and "kgqa:${POSTGRES_PASSWORD}@" not in value] == []
+    copied = re.findall(r"^COPY (\S+) \./$", (PROJECT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert copied and all((PROJECT / name).is_file() for name in copied)
