@@ -26,7 +26,7 @@ from tests.conftest import write_jsonl
 
 COMMANDS = (
     *["run", "build", "encode", "train-explorer", "train-reasoner", "evaluate", "ask", "status", "score"],
-    *["init", "lint", "compare", "confidence", "lm-info", "score-plans", "sql", "subgraph", "sweep"],
+    *["init", "make-questions", "lint", "compare", "confidence", "lm-info", "score-plans", "sql", "subgraph", "sweep"],
 )
 HEAVY = {"dask", "distributed", "duckdb", "matplotlib", "mlflow", "numpy", "pandas", "prefect", "pyarrow", "torch"}
 
