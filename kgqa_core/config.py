@@ -158,11 +158,22 @@ class ClusterSection(Section):
     """Dask, on which shard-sized work runs where the input is large; never part of a fingerprint. docs/cluster.md."""
 
     address: Annotated[str, Field(min_length=1)] | None = None  # of a running scheduler, tcp://host:8786; None: local
+    # Files of a scheduler that asks who one is, tls://host:8786: the authority, our certificate and its key.
+    tls_ca: FilePath | None = None
+    tls_cert: FilePath | None = None
+    tls_key: FilePath | None = None
     workers: Annotated[int, Field(ge=1)] = 2  # of the local cluster: processes of one thread each
     memory_limit: Size = "2GB"  # per local worker: one that outgrows it is ended, and its task is tried again
     spill_folder: FilePath | None = None  # scratch space of local workers; None: run/dask in runtime.home
     fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # inputs above this size go to the cluster
     fan_out_questions: Annotated[int, Field(ge=1)] = 20_000  # so many questions of a system go to the cluster
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> ClusterSection:
+        given = [self.tls_ca, self.tls_cert, self.tls_key]
+        if any(given) and not (all(given) and (self.address or "").startswith("tls://")):
+            raise ValueError("tls_ca, tls_cert and tls_key go together, with an address that begins with tls://")
+        return self
 
 
 class RunConfig(Section):

@@ -76,7 +76,7 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
     logging.getLogger("distributed").setLevel(logging.WARNING)
     if cluster.address is not None:
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a lost scheduler is told by fan_out
-        with _remote_client(cluster.address, home, timeout) as client:
+        with _remote_client(cluster, home, timeout) as client:
             yield client
         return
     import dask
@@ -90,6 +90,7 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
             memory_limit=cluster.memory_limit,
             local_directory=str(cluster.spill_folder or home / "run" / "dask"),
             host="127.0.0.1",
+            security=True,  # certificates of this cluster's own: who can send a task runs code
             # No dashboard; the scheduler's own port for health checks is any free one, not always the same.
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.WARNING,
@@ -100,11 +101,15 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
 
 
 @contextmanager
-def _remote_client(address: str, home: Path, timeout: float) -> Iterator[Client]:
+def _remote_client(cluster: ClusterSection, home: Path, timeout: float) -> Iterator[Client]:
     from distributed import Client
+    from distributed.security import Security
 
+    address, files = cluster.address, (cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
+    names = ("tls_ca_file", "tls_client_cert", "tls_client_key")
+    tls = dict(zip(names, map(str, files), strict=True)) if cluster.tls_ca else {}
     try:
-        opened = Client(address, timeout=timeout)
+        opened = Client(address, timeout=timeout, security=Security(require_encryption=True, **tls) if tls else None)
     except (OSError, ValueError) as problem:
         cure = "Start one with `dask scheduler`, or leave the address out to use a local cluster."
         raise KgqaError(f"cluster.address: no Dask scheduler answers at {address!r} ({problem}). {cure}") from problem

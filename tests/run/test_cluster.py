@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client, Security
 
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
@@ -74,17 +75,27 @@ def test_local_workers_are_as_the_section_says_and_end_with_the_context(
         assert {answer["pid"] for answer in client.run(about_itself).values()} == set(pids)
         # A cluster that is already there is used as it is, and goes on when the second client leaves.
         address = client.scheduler_info()["address"]
-        with open_cluster(ClusterSection(address=address, workers=13), home=tmp_path / "home") as second:
+        assert address.startswith("tls://")
+        for stranger in (Security(), Security.temporary()):  # who can send a task runs code here
+            with pytest.raises(OSError):
+                Client(
+                    address.replace("tls:", "tls:" if stranger.tls_ca_file else "tcp:"), security=stranger, timeout=2
+                )
+        files = {"tls_ca": "tls_ca_file", "tls_cert": "tls_client_cert", "tls_key": "tls_client_key"}
+        for name, field in files.items():
+            (tmp_path / name).write_text(getattr(client.security, field))
+        elsewhere = ClusterSection(address=address, workers=13, **{name: tmp_path / name for name in files})
+        with open_cluster(elsewhere, home=tmp_path / "home") as second:
             assert len(second.scheduler_info()["workers"]) == 2
         assert client.submit(sum, [11, 13]).result() == 24
         if Path("/proc/self/cwd").is_dir():  # a path that is another folder for every process
             os.chdir(tmp_path / "ours")
             for place, what in (("home", "another disk"), ("other", "not there")):
                 (tmp_path / "ours" / place).mkdir()
-                named = rf"worker tcp://\S+ on \S+ does not see the run's home: its /proc/self/cwd/{place} is {what}"
+                named = rf"worker tls://\S+ on \S+ does not see the run's home: its /proc/self/cwd/{place} is {what}"
                 with (
                     pytest.raises(KgqaError, match=named),
-                    open_cluster(ClusterSection(address=address), home=Path("/proc/self/cwd") / place),
+                    open_cluster(elsewhere, home=Path("/proc/self/cwd") / place),
                 ):
                     pytest.fail("its workers would write elsewhere")
                 assert not list((tmp_path / "ours" / place / "run").iterdir())
