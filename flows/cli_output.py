@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kgqa_core.types import Reject
     from tasks.tracking import Published
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and what turns the direction
 STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red", "better": "green", "worse": "red"}
 PERCENT = "all figures in percent"
 NUM_REJECTS = 5  # shown
@@ -28,9 +30,19 @@ MAX_ROWS = 15  # of results
 NUM_RELATIONS = 10  # shown of those whose triples changed
 
 
+def plain(text: str) -> str:
+    """Return a text with its control characters written out: names are other people's, and a terminal obeys."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line of text."""
+    typer.echo(plain(text), err=err)
+
+
 def print_json(value: object) -> None:
     """Print one JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, figures_from: int = 99) -> None:
@@ -43,8 +55,8 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
     for number, name in enumerate(header):
         table.add_column(name, justify="right" if number >= figures_from else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
-    console.print(Text(title if table.rows else f"{title}: none", style="bold"))
+        table.add_row(*(Text(plain(cell), style=STATE_STYLES.get(cell, "")) for cell in row))
+    console.print(Text(plain(title if table.rows else f"{title}: none"), style="bold"))
     if table.rows:
         console.print(table)
 
@@ -71,7 +83,7 @@ def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, S
     print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
     for what, names in runs.items():
         if names:
-            typer.echo(f"Runs {what}: {', '.join(names)}. The next run tells Prefect and MLflow about them.")
+            say(f"Runs {what}: {', '.join(names)}. The next run tells Prefect and MLflow about them.")
 
 
 def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
@@ -92,14 +104,14 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
         print_table("What there is", ("of", "what"), summary.facts)
     if summary.gate:
         verdict = "promoted" if summary.gate["promoted"] else "not promoted"
-        typer.echo(f"Release {summary.gate['challenger']} is {verdict}: {summary.gate['reason']}")
+        say(f"Release {summary.gate['challenger']} is {verdict}: {summary.gate['reason']}")
     steps = [f"All tables:  {summary.report}"] if summary.report else []
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
     steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
     steps += [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
     for line in [*steps, f"Stages:      kgqa status {conf}"][:4]:
-        typer.echo(line)
+        say(line)
 
 
 def where_in_mlflow(shown: Published | None) -> list[str]:
@@ -112,7 +124,7 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
     for place, table in enumerate(comparison["tables"]):
         print_table(table["title"], table["header"], table["rows"], figures_from=table["figures_from"])
         for sentence in comparison["sentences"] if place == 0 else ():
-            typer.echo(f"! {sentence}")
+            say(f"! {sentence}")
 
 
 def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, Any]:
@@ -138,7 +150,7 @@ def print_answer(answer: Answer) -> None:
     """Print the ranked candidates of one question with the evidence they rest on."""
     topics = ", ".join(answer.topics)
     if not answer.candidates:
-        typer.echo(f"Nothing was found from {topics}.")
+        say(f"Nothing was found from {topics}.")
         return
     rows = [
         ("*" if candidate.is_answer else "", candidate.name, f"{candidate.score:.2f}", candidate.path)
@@ -151,12 +163,12 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
     """Print what one system answered and on what evidence; with ``trace``, every prompt and text before it."""
     if trace:
         for number, call in enumerate(reply.calls, start=1):
-            typer.echo(f"--- call {number} (round {call.round}): {call.instruction}")
+            say(f"--- call {number} (round {call.round}): {call.instruction}")
             problem = [f"!!! {call.problem}"] if call.problem else []
             for line in (call.system_prompt, call.prompt, *(f">>> {text}" for text in call.texts), *problem):
                 if line:
-                    typer.echo(line)
-        typer.echo("---")
+                    say(line)
+        say("---")
     topics = ", ".join(reply.topics) or "no topic"
     spent = f"{len(reply.calls)} calls, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
     sure = "" if reply.confidence is None else f" (confidence {reply.confidence:.2f})"
@@ -165,11 +177,11 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
     rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
     print_table(title, ("", "candidate", "score", "evidence"), rows)
     if reply.verdict is not None:
-        typer.echo(f"verdict: {'true' if reply.verdict else 'false'}")
+        say(f"verdict: {'true' if reply.verdict else 'false'}")
     if reply.unmatched:
-        typer.echo(f"answered, and not in the graph: {', '.join(reply.unmatched)}")
+        say(f"answered, and not in the graph: {', '.join(reply.unmatched)}")
     if reply.error:
-        typer.echo(reply.error)
+        say(reply.error)
 
 
 def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
@@ -186,9 +198,9 @@ def print_rejects(rejects: Sequence[Reject], num: int | None = None, kept_in: Pa
     """Say on standard error which lines of a file were not used: the first of ``num``, and where all are."""
     num = len(rejects) if num is None else num
     for reject in rejects[:NUM_REJECTS]:
-        typer.echo(f"not used: {reject.file}, line {reject.line}: {reject.reason}", err=True)
+        say(f"not used: {reject.file}, line {reject.line}: {reject.reason}", err=True)
     if num > NUM_REJECTS or (num and kept_in):
-        typer.echo(f"not used: {num:,} lines in all{f', kept in {kept_in}' if kept_in else ''}", err=True)
+        say(f"not used: {num:,} lines in all{f', kept in {kept_in}' if kept_in else ''}", err=True)
 
 
 def show_percent(value: float | None) -> str:
@@ -201,7 +213,7 @@ def print_changes(changes: Mapping[str, Any]) -> None:
     if rows := list(change_rows(changes)):
         print_table("Changes since the last build", ("of", "before", "now", "in", "out"), rows, figures_from=1)
     else:
-        typer.echo("Nothing changed since the last build.")
+        say("Nothing changed since the last build.")
 
 
 def change_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import os
 import sys
@@ -57,9 +58,10 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except KgqaError as problem:
+            from flows.cli_output import say
             from tasks.mlflow_store import mask
 
-            typer.echo(f"error: {mask(str(problem))}", err=True)
+            say(f"error: {mask(str(problem))}", err=True)
             raise typer.Exit(problem.exit_code) from None
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
@@ -158,6 +160,9 @@ class ProgressBars:
 
 def prepare_environment() -> None:
     """Set what this process and its children go by, unless the user has."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may hold what this terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # no module from the current folder
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Prefect logs every failure as a traceback; ours end in a message, others in Python's own traceback.

@@ -13,7 +13,7 @@ from flows.cli_session import Json, Settings, working
 
 if TYPE_CHECKING:
     from flows.pipeline import SweepSummary
-    from kgqa_core.sweeps.points import Sweep
+    from tasks.sweep_points import Sweep
 
 
 def sweep(
@@ -30,7 +30,7 @@ def sweep(
       kgqa sweep conf/sweeps/training-size.yaml
       kgqa sweep conf/sweeps/edge-budget.yaml --set explorer.seeds=[0] --json
     """
-    from kgqa_core.sweeps.points import read_sweep
+    from tasks.sweep_points import read_sweep
 
     plan = read_sweep(conf, settings or ())
     with working(f"kgqa sweep {conf.stem}"):

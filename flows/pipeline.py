@@ -23,12 +23,12 @@ from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
-from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
 from tasks.garbage import note_run
 from tasks.outbox import end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
 from tasks.runtime import StageTasks, dataset_lock, mark_crashed, train_in_pool, write_results_artifact
+from tasks.sweep_points import SweepPoint, join_repetitions, read_sweep
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)

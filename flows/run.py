@@ -15,7 +15,7 @@ from tasks.release import resolve_start
 
 if TYPE_CHECKING:
     from flows.pipeline import SweepSummary
-    from kgqa_core.sweeps.points import Sweep
+    from tasks.sweep_points import Sweep
 
 FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "train_reasoner", "retrain", "make_stages"]
 _log = logging.getLogger(__name__)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -22,6 +23,7 @@ CONF = _PACKAGED if _PACKAGED.is_dir() else _BESIDE
 SHIPPED = Path(__file__).parent / "lm" / "shipped"
 """The adapter of the packaged language model that comes with this package: what ``adapter: shipped`` means."""
 
+MAX_NUMBER, MAX_SEED = 2**31 - 1, 2**63 - 1  # of any setting; of seeds and numbers of bytes
 SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
 VARIABLES = ("KGQA_DATA", "KGQA_HOME")  # what paths may hold as ${...}
 LOCAL = "a file beside the configuration, with the keys data and home"
@@ -109,8 +111,8 @@ def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
 
 _is_number_or_all = _must(lambda k: k == "all" or (type(k) is int and k > 0), "a number of edges, 1 or more, or: all")
 _is_name = _must(
-    re.compile(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}").fullmatch,
-    "1 to 100 characters, no slash among them and no dot first: files are named by it",
+    lambda name: re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name) and len(os.fsencode(name)) <= 200,
+    "1 to 100 characters, of 200 bytes at most, no slash among them and no dot first: files are named by it",
 )
 _is_size = _must(re.compile(SIZE).fullmatch, "a number with a unit, such as 2GB or 512MiB")
 _are_distinct = AfterValidator(
@@ -132,6 +134,15 @@ class Section(BaseModel):
     """Base of all sections: unknown keys and coerced types are errors, and nothing changes after reading."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _can_be_held(self) -> Self:
+        for name in self.model_fields_set:
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int) and number > (MAX_SEED if "bytes" in name or "seed" in name else MAX_NUMBER):
+                    raise ValueError(f"{name} = {shorten(number, 40)} is more than anything here can hold")
+        return self
 
     @classmethod
     def legal_keys(cls) -> list[str]:

@@ -21,6 +21,8 @@ from kgqa_core.errors import ConfigError, did_you_mean, nearest_beside, shorten,
 LOCAL_FILE = "local.yaml"
 DEFAULT_HOME = "~/.local/share/kgqa"
 MAX_PROBLEMS = 5
+MAX_DEPTH = 30  # of values in a configuration
+MAX_BYTES = 2**18  # of a configuration file
 PLAINER = {"tuple_type": "must be a list", "path_type": "must be a path", "dict_type": "must be a mapping"}
 S = TypeVar("S", bound=Section)
 
@@ -33,7 +35,22 @@ class LocalSection(Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as its users expect it: 1e-3 is a number, and a key given twice is an error."""
+    """YAML as its users expect it: 1e-3 is a number, a key given twice is an error, and nothing grows as it is read."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse aliases, of which a few lines make a billion values, and what is nested too deep."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark: Any = event.start_mark
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias (*name): write its value out", problem_mark=mark)
+        if self.depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a repeated key, which YAML would silently overwrite."""
@@ -67,8 +84,10 @@ def parse_setting(override: str, folder: Path | None = None) -> Setting:
         raise ConfigError(f"--set {shorten(override)} is not of the form section.key=value")
     try:
         return Setting(key.strip(), yaml.load(text, _Loader), f"--set {shorten(override)}", folder)
-    except yaml.YAMLError as problem:
-        raise ConfigError(f"--set {shorten(override)}: the value is no YAML: {problem}") from None
+    except (ValueError, yaml.YAMLError) as problem:
+        raise ConfigError(
+            f"--set {shorten(override)}: the value is no YAML: {' '.join(str(problem).split())}"
+        ) from None
 
 
 def read_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -106,11 +125,13 @@ def validated(
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file; raises ``ConfigError`` where there is none."""
     try:
+        if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_BYTES):
+            raise ConfigError(f"{path} is no readable YAML: a folder, a device, or more than {MAX_BYTES // 1024} KiB")
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {shorten(str(path))}{nearest_beside(path)}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-        raise ConfigError(f"{path} is no readable YAML: {problem}") from None
+    except (OSError, ValueError, yaml.YAMLError) as problem:  # ValueError: a date such as 2026-13-45, a null in a path
+        raise ConfigError(f"{path} is no readable YAML: {' '.join(str(problem).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must be a mapping of sections, not {shorten(raw)}")
     return raw
@@ -201,7 +222,7 @@ def _explain_one(error: dict[str, Any], root: type[Section]) -> str:
                 ]
                 places = {key: f"{name}.{key}" for name, one in reversed(sections) for key in one.model_fields}
                 hint = did_you_mean(location[-1], places, lambda name: repr(places[name]))
-            return f"unknown key {key!r} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
+            return f"unknown key {shorten(key)} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
         case "missing":
             return f"missing key {key!r}"
         case "union_tag_not_found" | "union_tag_invalid":

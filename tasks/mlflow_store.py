@@ -6,7 +6,9 @@ import logging
 import os
 import re
 import shlex
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from kgqa_core.artifacts import exclusive_lock
@@ -14,6 +16,7 @@ from tasks.leftovers import running_server
 from tasks.runtime import quick_imports
 
 LOCK_SECONDS = 120.0
+_log = logging.getLogger(__name__)
 UI_PORT = 5000
 
 # MLflow's own defaults retry for minutes, tell its makers about each use, look for a project of uv's in the current
@@ -57,7 +60,26 @@ def ensure_store(home: Path) -> str:
         with exclusive_lock(folder / "mlflow.db.lock", timeout=LOCK_SECONDS):
             if not store.exists():
                 _make_store(folder, store)
+    _follow_the_home(folder, store)
     return f"sqlite:///{store}"
+
+
+def _follow_the_home(folder: Path, store: Path) -> None:
+    """Let a store in a home that was copied or moved name the files that lie beside it, not the original's."""
+    with closing(sqlite3.connect(store, timeout=LOCK_SECONDS)) as connection:
+        first = "select artifact_location from experiments where experiment_id = 0"
+        (was,) = connection.execute(first).fetchone() or ("",)
+        old, now = was.removesuffix("/0"), (folder / "artifacts").as_uri()
+        if not was.startswith("file:") or old == now:
+            return
+        _log.info("this home was copied or moved: MLflow's files are now those of %s", folder)
+        tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+        for table in tables:
+            for _, column, kind, *_ in connection.execute(f'pragma table_info("{table}")').fetchall():
+                if kind.upper().startswith(("VARCHAR", "TEXT")):
+                    place = f'"{column}" = ? || substr("{column}", ?) where substr("{column}", 1, ?) = ?'
+                    connection.execute(f'update "{table}" set {place}', (now, len(old) + 1, len(old) + 1, f"{old}/"))
+        connection.commit()
 
 
 def ui_command(home: Path, *, port: int = UI_PORT) -> str:

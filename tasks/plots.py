@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kgqa_core.sweeps import config as sweeps
 from kgqa_core.sweeps.config import PlotSection
-from kgqa_core.sweeps.points import WHOLE_FROM, PointRow, Spread, short_names, show_spread, show_value
 from kgqa_core.tracking import HOP_METRIC, Point
+from tasks.sweep_points import WHOLE_FROM, PointRow, Spread, short_names, show_spread, show_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ import http
 import http.client
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -164,9 +165,13 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, 
     ended = process.poll() is not None
     what = f"ended with code {process.returncode}" if ended else f"did not answer within {timeout:.0f} s"
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+    cure = "Is there disk space left?"
+    if re.search("not a database|malformed|disk image", tail):
+        file = log.parents[1] / "prefect" / "prefect.db"
+        cure = f"Prefect's database {str(file)!r} is damaged. Move it away: only the list of past runs is lost."
     raise KgqaError(
         f"The temporary Prefect server {what}. The end of its log, {str(log)!r}:\n{tail or '(empty)'}\n"
-        "Is there disk space left? A server of your own is used where PREFECT_API_URL is set."
+        f"{cure} A server of your own is used where PREFECT_API_URL is set."
     )
 
 

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
 from kgqa_core.run.pipeline import StageOutcome
-from kgqa_core.sweeps import points as rowing
 from kgqa_core.sweeps.config import SweepFile
-from kgqa_core.sweeps.points import PointRow, SeedRow, Sweep, SweepPoint, show_value
 from kgqa_core.tracking import Recorder, write_record
+from tasks import sweep_points as rowing
 from tasks.plots import draw_sweep
 from tasks.runtime import pipeline_task
+from tasks.sweep_points import PointRow, SeedRow, Sweep, SweepPoint, show_value
 
 STAGE = "sweep"
 VERSION = 1  # raised whenever the same runs would give other tables or plots

@@ -18,7 +18,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.ask import link_asked
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.sweeps.points import read_sweep
+from tasks.sweep_points import read_sweep
 from tests.conftest import PROJECT
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]

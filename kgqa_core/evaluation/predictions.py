@@ -216,9 +216,11 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def require_file(path: Path, hint: str = "") -> None:
-    """Raise ``InputError`` unless ``path`` exists, with the nearest name beside it or else ``hint``."""
+    """Raise ``InputError`` unless ``path`` is a file, with the nearest name beside it or else ``hint``."""
     if not path.exists():
         raise InputError(f"there is no predictions file {shorten(str(path))}{nearest_beside(path) or hint}")
+    if not path.is_file():  # a device or a pipe may never end
+        raise InputError(f"cannot read {shorten(str(path))}: it is no file; give a predictions file")
 
 
 def read_source(path: Path) -> Source | None:

@@ -6,6 +6,7 @@ httpx are imported only where something is opened.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -296,6 +297,10 @@ class EmbeddedLmSection(MadeLmSection):
         return self
 
 
+SECRET_NAME = re.compile(r"(?i)(^|[_-])(api[_-]?key|access[_-]?key|token|authorization|secret|password|credentials?)$")
+SECRET_VALUE = re.compile(r"(?i)(bearer |basic |sk-|hf_|ghp_)\S")
+
+
 def _address(url: str) -> str:
     """Return a server's address without a slash at its end; ConfigError, as pydantic's own would repeat a secret."""
     if any(sign in url for sign in "@?#"):
@@ -310,10 +315,29 @@ def _address(url: str) -> str:
     raise ConfigError(f"lm.url = {shorten(url)} is no address such as http://127.0.0.1:8000/v1")
 
 
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"\w*", name, re.ASCII):
+        raise ConfigError("lm.key_variable names no environment variable. The key itself belongs into one")
+    return name
+
+
 def _additions(extra: dict[str, Any]) -> dict[str, Any]:
     if own := {"model", "messages", "prompt", "stream", "n"}.intersection(extra):
         raise ValueError(f"must be without {', '.join(sorted(own))}, which are set here")
+    _refuse_secrets(extra)
     return extra
+
+
+def _refuse_secrets(value: Any, key: str = "") -> None:
+    """Raise ConfigError, without the value, where a field looks like a secret: a configuration is stored and shown."""
+    if isinstance(value, dict | list):
+        for name, one in value.items() if isinstance(value, dict) else ((key, one) for one in value):
+            _refuse_secrets(one, str(name))
+    elif SECRET_NAME.search(key) or (isinstance(value, str) and SECRET_VALUE.match(value)):
+        raise ConfigError(
+            f"lm.extra: {shorten(key, 60)} looks like a secret, and a configuration is stored. Put the key into an "
+            "environment variable and its name into lm.key_variable"
+        )
 
 
 class EndpointLmSection(ModelSection):
@@ -326,7 +350,8 @@ class EndpointLmSection(ModelSection):
     url: Annotated[str, AfterValidator(_address)]  # with its /v1: http://127.0.0.1:8000/v1
     model: str = ""  # as the server calls it; empty: the only one that it serves
     identity: str = ""  # stands for the url in the call store, where a model moves between hosts; say its revision too
-    key_variable: str = ""  # environment variable that holds the key; empty: the server wants none
+    # Environment variable that holds the key; empty: the server wants none.
+    key_variable: Annotated[str, AfterValidator(_variable)] = ""
     api: Literal["chat", "completions"] = "chat"  # completions: no chat template; the only one that can score
     choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
     beams: bool = False  # does the server search with beams (vLLM's use_beam_search)?

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from kgqa_core.errors import LinkError, shorten
+from kgqa_core.errors import InputError, LinkError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader, Span
@@ -17,11 +17,13 @@ from kgqa_core.types import Question, Reject, Split
 TOPIC = "[topic]"
 CLAIM = "[claim]"
 NUM_NEAREST = 5
+MAX_CHARACTERS = 20_000  # of a question: longer ones are rejected
 GOOD_MATCH = 80.0  # percent of characters in common
 MAX_WORDS = 20  # of an unlinked question that are compared with the names
 
 TRAIN_SHARE, HELD_SHARE = 0.8, 0.1  # of a single file that is split by hash: train, and each of dev and test
 
+TOO_LONG = f"more than {MAX_CHARACTERS} characters"
 DUPLICATE_ID = "id used before"
 NO_ANSWER = "no answer in the graph"
 NO_TOPIC = "no topic in the graph"
@@ -152,6 +154,8 @@ def link_file(
     for number, line, parsed in read(file):
         if isinstance(parsed, Fault):
             found: Question | Fault = parsed
+        elif len(parsed.text) > MAX_CHARACTERS:
+            found = Fault(TOO_LONG)
         elif parsed.id in used:
             found = Fault(DUPLICATE_ID)
         elif parsed.id in dropped:
@@ -286,6 +290,8 @@ def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (
 
     Raises LinkError, naming the five nearest entity names, where the text holds none or the graph lacks a topic.
     """
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"the question {shorten(text, 60)} has {TOO_LONG}")
     entities = {entity for topic in topics for entity in require_ids(topic, graph)}
     if not topics:
         mention = find_mention(text, graph)

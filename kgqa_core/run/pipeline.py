@@ -6,8 +6,10 @@ and the external files; whether it has to run follows from whether the store has
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
@@ -260,6 +262,8 @@ class FileHashes:
 
 def _stamp(file: Path) -> list[int]:
     status = file.stat()
+    if not stat.S_ISREG(status.st_mode):  # a device or a pipe may never end
+        raise OSError(errno.EINVAL, "it is no file but a folder, a device or a pipe")
     return [status.st_size, status.st_mtime_ns]
 
 

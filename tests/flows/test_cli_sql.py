@@ -248,3 +248,9 @@ def test_a_text_in_csv_is_no_formula(conf: Path, tmp_path: Path) -> None:
     query = "select '=HYPERLINK(1)' as a, '@x' as b, '-1' as c, -1 as d, 'a=b' as e, ['=1'] as f"
     assert kgqa_sql(conf, query, "--out", tmp_path / "out.csv").exit_code == 0
     assert (tmp_path / "out.csv").read_text().splitlines()[1] == '"\'=HYPERLINK(1)","\'@x","\'-1",-1,"a=b","[\'=1\']"'
+
+
+def test_names_do_not_command_the_terminal(conf: Path) -> None:
+    done = kgqa_sql(conf, "select 'a' || chr(27) || '[2J' || chr(8238) as name")
+    assert done.exit_code == 0
+    assert "a\\u001b[2J\\u202e" in done.stdout and "\x1b" not in done.stdout

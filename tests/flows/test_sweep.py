@@ -25,8 +25,8 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.sweeps.points import read_sweep, show_value
 from tasks.sweep import read_document
+from tasks.sweep_points import read_sweep, show_value
 from tests.flows.rivers import Run, write_run
 
 TINY = """\

@@ -12,8 +12,8 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.sweeps.config import COSTS, CURVES, curve_label, is_score, label_of
-from kgqa_core.sweeps.points import read_sweep
 from kgqa_core.tracking import read_record
+from tasks.sweep_points import read_sweep
 from tests.sweeps.conftest import TOWNS
 
 Write = Callable[..., Path]

@@ -12,8 +12,8 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.sweeps import points
-from kgqa_core.sweeps.points import SeedRow, Spread, Sweep, join_repetitions, read_sweep
+from tasks import sweep_points as points
+from tasks.sweep_points import SeedRow, Spread, Sweep, join_repetitions, read_sweep
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -11,10 +11,10 @@ import pytest
 from mlflow import MlflowClient
 
 from kgqa_core.artifacts import Artifact, Recipe
-from kgqa_core.sweeps.points import PointRow, Spread, Sweep, read_sweep
 from kgqa_core.tracking import TrackingRecord, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.run_content import SweepContent, sweep_content
+from tasks.sweep_points import PointRow, Spread, Sweep, read_sweep
 from tasks.tracking import publish_sweep
 from tests.tasks.conftest import copy_store
 

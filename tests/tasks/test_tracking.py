@@ -8,12 +8,13 @@ import logging
 import os
 import shlex
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import chdir, suppress
+from contextlib import chdir, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -520,3 +521,11 @@ def test_the_commit_is_that_of_the_folder_and_unknown_without_git(tmp_path: Path
     assert len(clean) == 40
     (tmp_path / "file").write_text("2")
     assert git_commit(tmp_path) == f"{clean}-dirty"
+
+
+def test_a_copied_home_writes_beside_itself_and_not_into_the_original(empty_store: Path, tmp_path: Path) -> None:
+    for place in ("original", "copy"):
+        ensure_store(copy_store(empty_store, tmp_path / place))
+        with closing(sqlite3.connect(tmp_path / place / "mlflow" / "mlflow.db")) as store:
+            (where,) = store.execute("select artifact_location from experiments").fetchone()
+        assert where == (tmp_path / place / "mlflow" / "artifacts" / "0").as_uri()
