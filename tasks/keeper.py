@@ -35,6 +35,7 @@ from tasks.services import (
     Services,
     Started,
     command_of,
+    end_others,
     healthy,
     is_ours,
     read_services,
@@ -74,7 +75,9 @@ class Keeper:
         return Path(self.services.home)
 
     def start(self, name: str) -> None:
-        """Start a service and write it down."""
+        """Start a service and write it down; what is left of it, such as a child that holds its port, ends before."""
+        if name in self._children:
+            end_others(self.services, of=self._children[name].pid)
         self._children[name] = process = start(self.services, name)
         self._starts.setdefault(name, []).append(time.monotonic())
         now = Started(process.pid, process_started(process.pid) or "")

@@ -211,6 +211,7 @@ def train_in_pool(config: Path, pool: str) -> None:
 
     with get_client(sync_client=True) as client:
         try:
+            client.read_work_pool(pool)
             workers = client.read_workers_for_work_pool(pool)
         except ObjectNotFound:
             workers = []

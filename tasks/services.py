@@ -265,17 +265,18 @@ def stop_all(home: Path) -> list[str]:
     return ended
 
 
-def end_others(services: Services, *, leaders: bool = False) -> None:
+def end_others(services: Services, *, leaders: bool = False, of: int | None = None) -> None:
     """End processes of ours that are no service, politely first, all at once; does nothing without a /proc.
 
-    ``leaders``: only those that began a session, which are flows, and not what these have started.
+    ``leaders``: only those that began a session, which are flows, and not what these have started. ``of``: only those
+    of one session, such as what a server started that was killed itself.
     """
     known, left = {one.pid for one in services.processes.values()}, []
     for pid in (int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
         with suppress(ProcessLookupError):  # it ended just now
             if pid != os.getpid() and is_ours(services, pid):
                 session = os.getsid(pid)
-                if not leaders or (session == pid and session not in known):
+                if of in (None, session) and (not leaders or (session == pid and session not in known)):
                     left.append(Started(pid, process_started(pid) or ""))
     for sent in (signal.SIGTERM, signal.SIGKILL):
         for one in left:

