@@ -35,10 +35,11 @@ class Shape:
     also_right: tuple[int, ...] = (0, 0, 0, 1, 1)  # other chains that reach the answers
     wrong: tuple[int, ...] = (1, 2, 3, 4)  # chains that do not
     max_paths: int = 10
+    spread: float = 0.0  # share of the pools where a right name stands behind one or two of the right chains, not the first
 
 
 PLANNED = Shape()  # as by a planner that is often wrong
-RETRIEVED = Shape((0,) * 7 + (3, 6, 12), (0, 0, 0, 1, 2), (0, 0, 1, 1, 2), 20)  # as by a retriever that is mostly right
+RETRIEVED = Shape((0, 0, 0, 1, 2, 4, 8, 16), (0, 1, 1, 2, 3), (0, 0, 1, 1, 2), 30, 0.7)  # as by a retriever that is mostly right
 ABSTAIN = 0.03  # share of pools that hold wrong chains alone
 
 
@@ -154,10 +155,14 @@ def draw_pool(
     wanted = chance.choice(NUM_RIGHT) + chance.choice(shape.more_right)
     right = list(dict.fromkeys(names.draw(asked.chain[-1], chance) for _ in range(wanted)))
     right = [name for name in right if name != asked.topic] or [chance.choice(names.every)]
-    groups = [_walks(asked.topic, asked.chain, right, names, chance)]
     others = [chain for chain in asked.others if _unsigned(chain) != _unsigned(asked.chain)]
-    for chain in chance.sample(others, min(len(others), chance.choice(shape.also_right))):
-        some = chance.sample(right, chance.randint(1, len(right)))
+    others = chance.sample(others, min(len(others), chance.choice(shape.also_right)))
+    behind = [right, *(chance.sample(right, chance.randint(1, len(right))) for _ in others)]
+    if others and chance.random() < shape.spread:
+        ways = [set(chance.choices(range(len(behind)), k=chance.choice((1, 1, 2)))) for _ in right]
+        behind = [[name for name, some in zip(right, ways, strict=True) if way in some] for way in range(len(behind))]
+    groups = [_walks(asked.topic, asked.chain, behind[0], names, chance)]
+    for chain, some in zip(others, behind[1:], strict=True):
         stray = [names.draw(chain[-1], chance) for _ in range(chance.choice((0, 0, 1, 2)))]
         groups.append(_walks(asked.topic, chain, [*some, *stray], names, chance))
     reach = set(map(_unsigned, (asked.chain, *asked.others)))  # published chains have no directions
@@ -170,9 +175,10 @@ def draw_pool(
         groups.append(_walks(asked.topic, chain, [one for one in ends if one not in right], names, chance))
     if wrong and chance.random() < ABSTAIN and any(groups[-len(wrong) :]):
         groups, right = groups[-len(wrong) :], []
-    while sum(map(len, groups)) > shape.max_paths:  # the right chain, which is the first, is cut last
+    groups = [*filter(None, groups)]
+    while sum(map(len, groups)) > shape.max_paths:  # the first, nearly always the right chain's, is cut last
         max(groups[1:] or groups, key=len).pop()
-        groups = [groups[0], *filter(None, groups[1:])]
+        groups = [*filter(None, groups)]
     chance.shuffle(groups)
     walks = [walk for group in groups for walk in group]
     if chance.random() < 0.5:

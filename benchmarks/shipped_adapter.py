@@ -67,7 +67,7 @@ _RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, rever
 SETTINGS = {
     "wrong_plans": 3,
     "paths_per_question": 2,
-    "max_paths": 24,
+    "max_paths": 24,  # of prompts with a line for each
     "abstain": 0.03,
     "candidates": "pool",
     "meant_only": True,
@@ -75,19 +75,19 @@ SETTINGS = {
 }
 METAQA = {  # instruction -> share of the questions
     "reason": 0.75,
-    "reason_scored": 0.2,
-    "choose": 0.2,
-    "plan": 0.15,
-    "score_relations": 0.06,
+    "reason_scored": 0.1,
+    "choose": 0.1,
+    "plan": 0.1,
+    "score_relations": 0.04,
     "score_entities": 0.02,
     "enough_information": 0.06,
-    "extract_clues": 0.25,
+    "extract_clues": 0.12,
     "map_relations": 0.03,
     "map_entities": 0.04,
 }
 DEMO = {name: 0.8 * share for name, share in METAQA.items()}
 PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
-    "metaqa-joint": {"train": 220, "dev": 40},
+    "metaqa-joint": {"train": 180, "dev": 40},
     "demo": {"train": 110, "dev": 30},
 }
 TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1024, "dev_examples": 6}
@@ -98,8 +98,8 @@ LICENCES = {
     "Freebase, names of a sample": "CC BY",
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
-WEBQSP = {"reason": 0.22, "choose": 0.04, "plan": 0.05}
-PASS = 3  # each draws other questions
+WEBQSP = {"reason": 0.28, "choose": 0.03, "plan": 0.04}
+PASS = 4  # each draws other questions
 
 
 def renamed(example: Example) -> Example:

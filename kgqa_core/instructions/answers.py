@@ -29,6 +29,7 @@ LEAD = (
 )
 """What stands before an answer: "Answer:", "So the final answer is"."""
 _HEADING = re.compile(r"^[ \t*#>_•–-]*" + LEAD, re.IGNORECASE | re.MULTILINE)
+_MORE = re.compile(r"and \d+ more\W*", re.IGNORECASE)  # what a prompt says of names that it leaves out
 _FENCE = re.compile(r"```\w*|[\[\](){},]+")
 _BOLD = re.compile(r"(\*\*|__|`)(.+)\1")
 _QUOTES = re.compile(r"\"(.*)\"|'(.*)'|“(.*)”")
@@ -148,7 +149,7 @@ def _without_lead(line: str) -> str:
 def _read(line: str) -> list[str]:
     """Return the names that one line gives: none where it is a heading, prose or a bracket."""
     line = _without_lead(line)
-    if not line or len(line) > MAX_NAME or line.endswith(":") or _FENCE.fullmatch(line):
+    if not line or len(line) > MAX_NAME or line.endswith(":") or _FENCE.fullmatch(line) or _MORE.fullmatch(line):
         return []
     if line.startswith("[") and (names := _listed(line)):
         return names

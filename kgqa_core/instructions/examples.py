@@ -157,11 +157,10 @@ class Asked:
         """Return the entities' names."""
         return tuple(map(self.search.name_of, entities))
 
-    def evidence(self, plans: Sequence[tuple[LabelPath, float]]) -> reason.Evidence:
-        """Return the paths of plans from the question's topics."""
-        return reason.gather_evidence(
-            self.search, self.question.topics, plans, max_paths=self.source.reasoner.max_paths
-        )
+    def evidence(self, plans: Sequence[tuple[LabelPath, float]], *, most: int = 0) -> reason.Evidence:
+        """Return the paths of plans from the question's topics, at most as many as are set, or ``most``."""
+        most = most or self.source.reasoner.max_paths
+        return reason.gather_evidence(self.search, self.question.topics, plans, max_paths=most)
 
     def pool(self, purpose: str) -> list[tuple[LabelPath, bool]]:
         """Return plans that teach and wrong ones as hard as can be found, shuffled, each with: does it teach?
@@ -181,9 +180,9 @@ class Asked:
             draw.shuffle(found)
         return found
 
-    def shown(self) -> reason.Evidence:
+    def shown(self, *, most: int = 0) -> reason.Evidence:
         """Return the paths of a pool of plans, which weigh alike: weights must not tell what is right."""
-        return self.evidence([(path, 1.0) for path, _ in self.pool("shown_plans")])
+        return self.evidence([(path, 1.0) for path, _ in self.pool("shown_plans")], most=most)
 
 
 # ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.
@@ -199,7 +198,7 @@ def plan_cases(asked: Asked) -> Made:
 
 def reason_cases(asked: Asked) -> Made:
     """The paths of K plans; taught are the golds that they end at (to abstain, where they miss them all), or all."""
-    evidence = asked.shown()
+    evidence = asked.shown(most=reason.MOST_IN_BLOCKS if asked.source.prompts.in_blocks("reason") else 0)
     if evidence.paths and asked.golds:
         right = [entity for entity in evidence.ends if entity in asked.golds]
         answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))

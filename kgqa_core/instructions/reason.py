@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import ClassVar
 
+from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph
@@ -21,11 +22,13 @@ from kgqa_core.instructions.answers import (
     write_answers,
     write_explained,
 )
-from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths, show_path
+from kgqa_core.instructions.render import NAMES_SHOWN, Prompts, ScoredPath, group_paths, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath, ReasoningPath
+
+MOST_IN_BLOCKS = 1000  # paths of a question whose prompt shows them as blocks, each with its first names alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +110,30 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return render_paths(case.paths, scored=self.scored, stations=case.stations)
 
     def target(self, case: ReasonCase) -> str | None:
-        """Return the answers that are taught."""
-        return None if case.answers is None else write_answers(case.answers)
+        """Return the answers that are taught: without those that a block only counts."""
+        if case.answers is None:
+            return None
+        blocks = self._blocks(case)
+        seen = {name for block in blocks for name in block[:NAMES_SHOWN]}
+        hidden = set(chain.from_iterable(blocks)) - seen
+        return write_answers([name for name in case.answers if name not in hidden] or case.answers)
 
     def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
-        """Return the distinct answers of a text, or that it abstains."""
-        return parse_answers(text, case.shown, case.question)
+        """Return the distinct answers of a text, or that it abstains.
+
+        Whoever answers all names that a block shows means those, too, that it only counts.
+        """
+        found = parse_answers(text, case.shown, case.question)
+        if isinstance(found, ParseFailure) or found.abstained:
+            return found
+        said = set(map(normalise_name, found.names))
+        whole = [block for block in self._blocks(case) if said.issuperset(map(normalise_name, block[:NAMES_SHOWN]))]
+        return replace(found, names=distinct_names([*found.names, *chain.from_iterable(whole)]))
+
+    def _blocks(self, case: ReasonCase) -> list[list[str]]:
+        """Return the names of each block, where the prompt shows the first ones of blocks."""
+        in_blocks = bool(case.paths) and not self.scored and self.prompts.in_blocks(self.file)
+        return [[*ends] for ends in group_paths(case.paths, stations=case.stations).values()] if in_blocks else []
 
     def constraint(self, case: ReasonCase) -> Constraint | None:
         """Return that only shown names may be answered, or nothing; None where any text may."""

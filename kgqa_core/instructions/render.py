@@ -101,6 +101,10 @@ class Prompts:
         """Return the version of every prompt, for manifests."""
         return {name: self.templates[name].version for name in sorted(self.templates)}
 
+    def in_blocks(self, name: str) -> bool:
+        """Say whether a prompt shows paths as blocks, each with its first names, and not one by one."""
+        return "{groups}" in self.templates[name].text
+
     def fill(self, name: str, values: Mapping[str, str]) -> tuple[str, str]:
         """Return (user's turn, system's turn) of one prompt; ``values`` holds every legal placeholder's."""
         template = self.templates[name]
@@ -168,6 +172,7 @@ def _content(path: Path, required: Sequence[str], legal: frozenset[str]) -> tupl
 
 ARROW = " → "
 NOTHING = "(none)"  # stands where a list is empty
+NAMES_SHOWN = 10  # of one block of names
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +195,35 @@ def render_lines(items: Iterable[str]) -> str:
     return "\n".join(items) or NOTHING
 
 
-def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False, stations: bool = False) -> dict[str, str]:
-    """Return what stands for ``{paths}`` and ``{groups}`` in a prompt, with scores where ``scored`` (EPERM A.4).
+def group_paths(paths: Sequence[ScoredPath], *, stations: bool = False) -> dict[str, dict[str, float]]:
+    """Return name -> sum of its paths' scores, for each way: a start and the relations from there, with a colon.
 
-    paths: one per line. groups (ours): those of the same start and relations as one, ``Dad → written_by:``, and below
-    it a line for each end, with the sum of its paths' scores. What stands between is not shown, unless ``stations`` may
-    be meant: then the way to each that is no end is a group, too. So a prompt is shorter, with a plan's ends together.
+    What stands between has no way of its own, unless ``stations`` may be meant, and it is no end.
     """
     groups: dict[str, dict[str, float]] = {}
     last = {path.end for path in paths}
     for path in paths:
         between = [(length, name) for length, name in enumerate(path.stations, 1) if stations and name not in last]
         for length, name in (*between, (len(path.steps), path.end)):
-            way, end = ARROW.join([path.start, *map(escape, path.steps[:length])]) + ":", escape(name)
+            way = ARROW.join([path.start, *map(escape, path.steps[:length])]) + ":"
             ends = groups.setdefault(way, {})
-            ends[end] = ends.get(end, 0.0) + path.score
+            ends[name] = ends.get(name, 0.0) + path.score
+    return groups
+
+
+def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False, stations: bool = False) -> dict[str, str]:
+    """Return what stands for ``{paths}`` and ``{groups}`` in a prompt, with scores where ``scored`` (EPERM A.4).
+
+    paths: one per line. groups (ours): a block for each way, and in it a line for each of its first names; how many more
+    there are is said, unless each has a score. So a prompt is short, with the ends of a plan together.
+    """
     form = "{} (score {:.2f})" if scored else "{}"
     lines = [form.format(path.text, path.score) for path in paths]
-    blocks = ["\n".join([way, *(form.format(*end) for end in ends.items())]) for way, ends in groups.items()]
+    blocks = []
+    for way, ends in group_paths(paths, stations=stations).items():
+        names = [form.format(escape(name), score) for name, score in ends.items()]
+        more = [] if scored or len(names) <= NAMES_SHOWN else [f"and {len(names) - NAMES_SHOWN} more"]
+        blocks.append("\n".join([way, *(names[:NAMES_SHOWN] + more if more else names)]))
     return {"paths": "\n".join(lines) or NOTHING, "groups": "\n\n".join(blocks) or NOTHING}
 
 

@@ -22,6 +22,7 @@ from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError, InputError, LinkError, UnableError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.alignment import Meant, learn_wordings
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
@@ -227,9 +228,14 @@ class Parts:
         return chosen
 
     def _hard_negatives(self) -> Mapping[str, Sequence[LabelPath]]:
-        """Return each question's gold plan among wrong ones."""
+        """Return each question's gold plan among wrong ones: of plans that do equally well the one that is meant."""
+        from kgqa_core.planners.evaluate import read_cases
+
+        folder, split = self.pipeline.artifact("supervision").folder, self.pipeline.config.evaluation.split
+        known = learn_wordings((one.text, one.paths) for one in read_cases(folder, "train"))
+        golds = {one.id: Meant(known, one.text).rank(one.paths) for one in read_cases(folder, split)}
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
-        return find_hard_negatives(self.search.graph, space, placed, gold_plans(self.pipeline), seed=self.systems.draw)
+        return find_hard_negatives(self.search.graph, space, placed, golds, seed=self.systems.draw)
 
     def _model(self, answerer: str) -> LanguageModel | None:
         """Return whoever plays the language model, metered and held to the cap of calls; None: nothing is asked."""

@@ -14,7 +14,13 @@ from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, weigh_plans
-from kgqa_core.instructions.reason import ExplainInstruction, ReasonCase, ReasonInstruction, gather_evidence
+from kgqa_core.instructions.reason import (
+    MOST_IN_BLOCKS,
+    ExplainInstruction,
+    ReasonCase,
+    ReasonInstruction,
+    gather_evidence,
+)
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with
 from kgqa_core.systems.types import Ask, Steps, SystemAnswer
@@ -30,7 +36,7 @@ class RogSection(Section):
     num_plans: Annotated[int, Field(ge=1)] = 3  # top-K of the beam
     reasoning: Literal["lm", "none", "vote"] = "lm"  # none: all that is reached; vote: the most often reached
     vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
-    max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in the prompt
+    max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in a prompt that has a line for each
     explain: bool = False  # ask for an explanation with the answers
 
 
@@ -57,7 +63,10 @@ class Rog:
             plans = yield from self.plans.ask(question, kept.num_plans)
         weights = weigh_plans([plan.log_prob for plan in plans])
         weighed = [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)]
-        most = kept.max_paths if kept.reasoning == "lm" else NO_PROMPT
+        in_blocks = self.prompts.in_blocks("reason") and not kept.explain
+        most = max(kept.max_paths, MOST_IN_BLOCKS) if in_blocks else kept.max_paths
+        if kept.reasoning != "lm":
+            most = NO_PROMPT
         found = gather_evidence(self.search, question.topics, weighed, max_paths=most)
         if kept.reasoning == "lm":
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
