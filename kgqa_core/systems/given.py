@@ -39,6 +39,7 @@ class GivenSection(Section):
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
+    stations: bool = False  # may what lies between a path's ends be the answer? Retrievers' paths end at candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class Given:
             answer = answer_with(question, ends[:1] if kept.reasoning == "first" else ends, paths)
         else:
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
-            names = dict.fromkeys(self.search.name_of(end_of(path)) for path in with_stations(self.search, paths))
-            case = ReasonCase(question.text, "", shown, tuple(names), stations=True)
+            meant = with_stations(self.search, paths) if kept.stations else paths
+            names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in meant))
+            case = ReasonCase(question.text, "", shown, names, stations=kept.stations)
             (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.scores == "real"), case)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -34,6 +35,7 @@ class RogSection(Section):
 
     plans: PlanSourceName = "lm"  # none: w/o planning, no path at all; random: random plans (Table 2)
     num_plans: Annotated[int, Field(ge=1)] = 3  # top-K of the beam
+    plan_mass: Annotated[float, Field(gt=0, le=1)] = 1.0  # plans are followed until they have this share of probability
     reasoning: Literal["lm", "none", "vote"] = "lm"  # none: all that is reached; vote: the most often reached
     vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in a prompt that has a line for each
@@ -62,7 +64,9 @@ class Rog:
         if plans is None:
             plans = yield from self.plans.ask(question, kept.num_plans)
         weights = weigh_plans([plan.log_prob for plan in plans])
-        weighed = [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)]
+        before = [0.0, *accumulate(weights)]
+        sure = zip(plans, weights, before, strict=False)
+        weighed = [(plan.path, weight) for plan, weight, mass in sure if mass < kept.plan_mass]
         in_blocks = self.prompts.in_blocks("reason") and not kept.explain
         most = max(kept.max_paths, MOST_IN_BLOCKS) if in_blocks else kept.max_paths
         if kept.reasoning != "lm":

@@ -96,8 +96,13 @@ def test_reason_shows_where_the_plan_led_and_teaches_the_answers_among_it(world:
 
 
 def test_a_cap_on_paths_leaves_answers_out_of_sight_and_out_of_the_target(world: Any) -> None:
-    assert of(make(world, "reason", max_paths=1), "q1")[0].target == "1989"
-    assert of(make(world, "reason", max_paths=1, answers="all"), "q1")[0].target == "1989\n1992"  # RoG teaches all
+    def target(**reasoner: Any) -> str:
+        listed = replace(source(world, instructions={"reason": 1.0}, max_paths=1, **reasoner), prompts=LINES)
+        return of(list(make_examples(listed, world.questions, world.rows)), "q1")[0].target
+
+    assert target() == "1989"
+    assert target(answers="all") == "1989\n1992"  # RoG teaches all
+    assert of(make(world, "reason", max_paths=1), "q1")[0].target == "1989\n1992"  # a block has a cap of its own
 
 
 def test_a_pool_shows_wrong_plans_that_exist_among_the_right_ones(world: Any) -> None:
@@ -189,8 +194,9 @@ def test_reason_on_paths_that_miss_every_answer_teaches_to_abstain(world: Any) -
     ids = [world.id_of(name) for name in ("Pact", "Freedonia", "Osterlich")]
     question = Question("q", "?", "?", (ids[0],), (ids[2],), "train")
     rows = {"q": (TaughtPath(("member",), 2, 1, True),)}
-    (example,) = make_examples(source(world, instructions={"reason": 1.0}, max_paths=1), [question], rows)
-    assert (body(example), example.target) == ("Pact → member:\nFreedonia", "I do not know")
+    listed = replace(source(world, instructions={"reason": 1.0}, max_paths=1), prompts=LINES)
+    (example,) = make_examples(listed, [question], rows)
+    assert (body(example), example.target) == ("Pact → member → Freedonia", "I do not know")
 
 
 def test_a_question_without_paths_makes_no_example_and_is_counted(world: Any) -> None:

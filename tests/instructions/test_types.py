@@ -124,6 +124,18 @@ def test_weak_paths_show_their_score_to_the_predictor_of_eperm() -> None:
     assert "(score" not in reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase("who made it?", paths=PATHS)).text
 
 
+def test_a_block_shows_its_first_ten_names_and_whoever_gives_them_all_means_the_others_too() -> None:
+    names = tuple(f"film {number:02}" for number in range(13))
+    paths = (*(ScoredPath(f"Ida → ^made_by → {name}", 1.0, ("^made_by",), name, "Ida") for name in names), PATHS[0])
+    reader = reason.ReasonInstruction(PROMPTS)
+    case = reason.ReasonCase("which films?", paths=paths, shown=(*names, "Ida Moon"), answers=names)
+    shown = "\n".join(names[:10])
+    assert f"Ida → ^made_by:\n{shown}\nand 3 more\n\nNightfall → made_by:\nIda Moon\n" in reader.render(case).text
+    assert reader.target(case) == shown
+    assert reader.parse(shown, case) == reader.parse(f"{shown}\nand 3 more", case) == Answers(names)
+    assert reader.parse("\n".join(names[1:10]), case) == Answers(names[1:10])  # not all that is shown: those alone
+
+
 def test_an_empty_plan_set_still_makes_a_prompt() -> None:
     assert "Paths:\n(none)" in reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase("who?")).text
 
