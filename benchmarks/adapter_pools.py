@@ -35,11 +35,12 @@ class Shape:
     also_right: tuple[int, ...] = (0, 0, 0, 1, 1)  # other chains that reach the answers
     wrong: tuple[int, ...] = (1, 2, 3, 4)  # chains that do not
     max_paths: int = 10
-    spread: float = 0.0  # share of the pools where a right name stands behind one or two of the right chains, not the first
+    spread: float = 0.0  # share of the pools where a right name stands behind one or two of the right chains, any
 
 
 PLANNED = Shape()  # as by a planner that is often wrong
-RETRIEVED = Shape((0, 0, 0, 1, 2, 4, 8, 16), (0, 1, 1, 2, 3), (0, 0, 1, 1, 2), 30, 0.7)  # as by a retriever that is mostly right
+# As by a retriever that is mostly right, and walks one shortest path to each of its candidates.
+RETRIEVED = Shape((0, 0, 0, 1, 2, 4, 8, 16), (0, 1, 1, 2, 3), (0, 0, 1, 1, 2), 30, 0.7)
 ABSTAIN = 0.03  # share of pools that hold wrong chains alone
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
@@ -113,8 +113,9 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         """Return the answers that are taught: without those that a block only counts."""
         if case.answers is None:
             return None
-        blocks = self._blocks(case)
-        seen = {name for block in blocks for name in block[:NAMES_SHOWN]}
+        in_blocks = self.prompts.templates[self.file].in_blocks and not self.scored
+        blocks = group_paths(case.paths, stations=case.stations).values() if in_blocks else ()
+        seen = {name for block in blocks for name in islice(block, NAMES_SHOWN)}
         hidden = set(chain.from_iterable(blocks)) - seen
         return write_answers([name for name in case.answers if name not in hidden] or case.answers)
 
@@ -124,16 +125,11 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         Whoever answers all names that a block shows means those, too, that it only counts.
         """
         found = parse_answers(text, case.shown, case.question)
-        if isinstance(found, ParseFailure) or found.abstained:
+        if isinstance(found, ParseFailure) or self.scored or not self.prompts.templates[self.file].in_blocks:
             return found
-        said = set(map(normalise_name, found.names))
-        whole = [block for block in self._blocks(case) if said.issuperset(map(normalise_name, block[:NAMES_SHOWN]))]
+        said, blocks = set(map(normalise_name, found.names)), group_paths(case.paths, stations=case.stations).values()
+        whole = [block for block in blocks if said.issuperset(map(normalise_name, islice(block, NAMES_SHOWN)))]
         return replace(found, names=distinct_names([*found.names, *chain.from_iterable(whole)]))
-
-    def _blocks(self, case: ReasonCase) -> list[list[str]]:
-        """Return the names of each block, where the prompt shows the first ones of blocks."""
-        in_blocks = bool(case.paths) and not self.scored and self.prompts.in_blocks(self.file)
-        return [[*ends] for ends in group_paths(case.paths, stations=case.stations).values()] if in_blocks else []
 
     def constraint(self, case: ReasonCase) -> Constraint | None:
         """Return that only shown names may be answered, or nothing; None where any text may."""

@@ -83,6 +83,7 @@ class Template:
     system: str  # the system's turn; empty: none
     version: str  # of the file's first line; empty where it has none
     sha256: str  # of the user's and the system's text, hexadecimal
+    in_blocks: bool  # are paths shown as blocks, each with its first names, and not one by one?
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,6 @@ class Prompts:
     def versions(self) -> dict[str, str]:
         """Return the version of every prompt, for manifests."""
         return {name: self.templates[name].version for name in sorted(self.templates)}
-
-    def in_blocks(self, name: str) -> bool:
-        """Say whether a prompt shows paths as blocks, each with its first names, and not one by one."""
-        return "{groups}" in self.templates[name].text
 
     def fill(self, name: str, values: Mapping[str, str]) -> tuple[str, str]:
         """Return (user's turn, system's turn) of one prompt; ``values`` holds every legal placeholder's."""
@@ -134,7 +131,7 @@ def read_prompts(folder: Path | None = None) -> Prompts:
         text, version = _content(source, required, legal)
         turn = _content(system, (), legal)[0] if system is not None else ""
         digest = hashlib.sha256(f"{len(text)}:{text}{turn}".encode()).hexdigest()
-        templates[name] = Template(text=text, system=turn, version=version, sha256=digest)
+        templates[name] = Template(text, turn, version, digest, in_blocks="{groups}" in text)
     return Prompts(templates)
 
 
@@ -214,8 +211,8 @@ def group_paths(paths: Sequence[ScoredPath], *, stations: bool = False) -> dict[
 def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False, stations: bool = False) -> dict[str, str]:
     """Return what stands for ``{paths}`` and ``{groups}`` in a prompt, with scores where ``scored`` (EPERM A.4).
 
-    paths: one per line. groups (ours): a block for each way, and in it a line for each of its first names; how many more
-    there are is said, unless each has a score. So a prompt is short, with the ends of a plan together.
+    paths: one per line. groups (ours): a block for each way, with a line for each of its first names, and how many more
+    there are; all of them where each has a score. So a prompt is short, with the ends of a plan together.
     """
     form = "{} (score {:.2f})" if scored else "{}"
     lines = [form.format(path.text, path.score) for path in paths]

@@ -67,7 +67,7 @@ class Rog:
         before = [0.0, *accumulate(weights)]
         sure = zip(plans, weights, before, strict=False)
         weighed = [(plan.path, weight) for plan, weight, mass in sure if mass < kept.plan_mass]
-        in_blocks = self.prompts.in_blocks("reason") and not kept.explain
+        in_blocks = self.prompts.templates["reason"].in_blocks and not kept.explain
         most = max(kept.max_paths, MOST_IN_BLOCKS) if in_blocks else kept.max_paths
         if kept.reasoning != "lm":
             most = NO_PROMPT
