@@ -47,7 +47,7 @@ def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_o
         walks, right = draw_pool(asked, chains, names, random.Random(seed), shape)
         assert 0 < len(walks) <= shape.max_paths
         own = {walk.nodes[-1] for walk in walks if walk.steps == asked.chain}
-        assert own == right or not own
+        assert own == right or not own or (own < right and shape.spread)  # else others of its chains lead to the rest
         assert all(walk.steps != ("~a.b.d",) for walk in walks)  # backward or not, it is known to reach the answers
         assert all(walk.nodes[1].startswith("m.0") for walk in walks if len(walk.nodes) == 3)  # an n-ary fact
         abstained += not right
