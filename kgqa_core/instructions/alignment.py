@@ -125,10 +125,6 @@ class Meant:
         fit = align(content_words(self.masked), path, self.known.words)
         return self.known.plans.get(self.masked, {}).get(path, 0.0) + max(fit.score, 0.0)
 
-    def rank(self, paths: Iterable[LabelPath]) -> list[LabelPath]:
-        """Return the paths, those first that most speaks for; of equals the order stays."""
-        return sorted(paths, key=self.strength, reverse=True)
-
     def best(self, rows: Sequence[TaughtPath]) -> TaughtPath | None:
         """Return the path that is meant, of those that teach, of equals the first.
 

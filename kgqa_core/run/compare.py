@@ -233,7 +233,10 @@ class Parts:
 
         folder, split = self.pipeline.artifact("supervision").folder, self.pipeline.config.evaluation.split
         known = learn_wordings((one.text, one.paths) for one in read_cases(folder, "train"))
-        golds = {one.id: Meant(known, one.text).rank(one.paths) for one in read_cases(folder, split)}
+        golds = {
+            one.id: sorted(one.paths, key=Meant(known, one.text).strength, reverse=True)
+            for one in read_cases(folder, split)
+        }
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
         return find_hard_negatives(self.search.graph, space, placed, golds, seed=self.systems.draw)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,8 +44,8 @@ class Direct(System):
     prompts: Prompts
     thinks: bool = False  # aloud, before it answers: chain of thought
     name: str = "direct"
-    needs_topic: bool = False
-    on_rows: bool = False
+    needs_topic: ClassVar[bool] = False
+    on_rows: ClassVar[bool] = False
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Ask once."""
@@ -97,8 +97,6 @@ class Tog(System):
     settings: TogSection
     max_calls: int | None = None  # per question; exploration leaves one for the answer
     name: str = "tog"
-    needs_topic: bool = True
-    on_rows: bool = True
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""

@@ -33,7 +33,7 @@ from kgqa_core.instructions.scores import (
     Scores,
 )
 from kgqa_core.systems.answering import PlanSource, Relations, answer_by_name, answer_with, ask_relations, positive
-from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, SystemAnswer, room_for
+from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
 
 NOTHING: Ints = np.empty(0, dtype=np.int64)
@@ -135,8 +135,8 @@ class _Path(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Eperm:
-    """Plans from the question alone (Eq. 6); a call is left for them and one for the answer. Implements ``System``."""
+class Eperm(System):
+    """Plans from the question alone (Eq. 6); a call is left for them and one for the answer."""
 
     search: SearchGraph
     prompts: Prompts
@@ -145,8 +145,6 @@ class Eperm:
     max_calls: int | None = None  # per question; None: no limit
     seed: int = 0  # of what is shuffled
     name: str = "eperm"
-    needs_topic: bool = True
-    on_rows: bool = True
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[list[Plan] | None]:
         """Return the plans that do not have to be asked for."""

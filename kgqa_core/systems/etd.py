@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,7 +26,7 @@ from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseI
 from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
@@ -128,13 +128,12 @@ class ExplorerSystem:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplorerAlone:
-    """The answer set of the checkpoint's threshold, each answer with its evidence path. Implements ``System``."""
+class ExplorerAlone(System):
+    """The answer set of the checkpoint's threshold, each answer with its evidence path."""
 
     explorer: ExplorerSystem
     name: str = "explorer"
-    needs_topic: bool = True
-    on_rows: bool = False  # the explorer turns rows back into entities itself
+    on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
         """Return the explorer's predictions."""
@@ -176,8 +175,8 @@ class DualrSection(EtdSection):
 
 
 @dataclass(frozen=True, slots=True)
-class Etd:
-    """Candidates, their probabilities and evidence chains in one prompt. Implements ``System``.
+class Etd(System):
+    """Candidates, their probabilities and evidence chains in one prompt.
 
     Tied candidates are shown in order of entity id. An answer that cannot be read is none at all.
     """
@@ -189,8 +188,7 @@ class Etd:
     name: str = "etd"
     judge: PlanAsker | None = None  # how plans are asked about; needed where they determine
     mask_topics: bool = True  # as its planner reads questions
-    needs_topic: bool = True
-    on_rows: bool = False  # the explorer turns rows back into entities itself
+    on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
         """Return the explorer's candidates with the evidence of those that may become answers."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -60,8 +60,7 @@ class Fiske(System):
     settings: FiskeSection
     max_calls: int | None = None  # per question; exploration leaves one for the answer
     name: str = "fiske"
-    needs_topic: bool = False
-    on_rows: bool = True
+    needs_topic: ClassVar[bool] = False
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Extract clues, explore, answer."""

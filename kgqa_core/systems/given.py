@@ -7,10 +7,9 @@ are the file's, in its order. Rows beside may copy their ends, or repeat what th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from kgqa_core.config_base import FileDataset, FilePath, Section
 from kgqa_core.config_systems import SystemType
@@ -25,8 +24,8 @@ from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.questions.formats import question_files
 from kgqa_core.questions.link import ids_of
-from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with, with_stations
-from kgqa_core.systems.types import Ask, Steps, SystemAnswer
+from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with
+from kgqa_core.systems.types import Ask, Steps, System, SystemAnswer
 from kgqa_core.types import Question, ReasoningPath
 
 MAX_WAYS = 100  # in which the names of one path may be read
@@ -39,12 +38,11 @@ class GivenSection(Section):
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
-    stations: bool = False  # may what lies between a path's ends be the answer? Retrievers' paths end at candidates
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """All paths that a file has for a question, in one prompt. Implements ``System``.
+class Given(System):
+    """All paths that a file has for a question, in one prompt.
 
     A question without a path is not asked about: the system abstains.
     """
@@ -55,12 +53,8 @@ class Given:
     settings: GivenSection
     seed: int = 0
     name: str = "given"
-    needs_topic: bool = False
-    on_rows: bool = False
-
-    def prepare(self, questions: Sequence[Question]) -> Sequence[None]:
-        """Return nothing: what was retrieved is in the file."""
-        return [None] * len(questions)
+    needs_topic: ClassVar[bool] = False
+    on_rows: ClassVar[bool] = False
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Show the paths, and ask once; or copy."""
@@ -78,9 +72,8 @@ class Given:
             answer = answer_with(question, ends[:1] if kept.reasoning == "first" else ends, paths)
         else:
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
-            meant = with_stations(self.search, paths) if kept.stations else paths
-            names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in meant))
-            case = ReasonCase(question.text, "", shown, names, stations=kept.stations)
+            names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))
+            case = ReasonCase(question.text, "", shown, names)  # retrievers' paths end at their candidates
             (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.scores == "real"), case)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})

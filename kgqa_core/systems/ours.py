@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -33,7 +33,7 @@ from kgqa_core.instructions.plan import Plan, PlanAsker, PlanQuestion, render_pl
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.etd import ExplorerSystem
-from kgqa_core.systems.types import Ask, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, Steps, System, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
@@ -210,8 +210,8 @@ def describe_choice(asked: Sequence[DevQuestion], alone: dict[str, DevPoint]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """The best combination found, declared as such. Implements ``System``."""
+class Ours(System):
+    """The best combination found, declared as such."""
 
     search: SearchGraph
     explorer: ExplorerSystem
@@ -220,8 +220,7 @@ class Ours:
     fusion: Fusion
     settings: OursSection
     name: str = "ours"
-    needs_topic: bool = True
-    on_rows: bool = False  # the explorer's candidates are entities
+    on_rows: ClassVar[bool] = False  # the explorer's candidates are entities
 
     def prepare(self, questions: Sequence[Question]) -> list[tuple[Prediction, list[Plan] | None]]:
         """Explore, and plan where that takes no call."""

@@ -24,7 +24,7 @@ from kgqa_core.instructions.reason import (
 )
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with
-from kgqa_core.systems.types import Ask, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, Steps, System, SystemAnswer
 from kgqa_core.types import Question
 
 NO_PROMPT = 10_000  # reasoning paths of a question where no prompt has to hold them
@@ -43,16 +43,14 @@ class RogSection(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Rog:
-    """Plans followed in the graph; all paths along them, unscored, in one prompt (A.10). Implements ``System``."""
+class Rog(System):
+    """Plans followed in the graph; all paths along them, unscored, in one prompt (A.10)."""
 
     search: SearchGraph
     prompts: Prompts
     plans: PlanSource
     settings: RogSection
     name: str = "rog"
-    needs_topic: bool = True
-    on_rows: bool = True
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[list[Plan] | None]:
         """Return the plans that do not have to be asked for."""

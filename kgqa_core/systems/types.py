@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, Generation
@@ -72,13 +72,8 @@ class System(Protocol):
     def name(self) -> str:
         """Return the name of its row in tables."""
 
-    @property
-    def needs_topic(self) -> bool:
-        """Say whether a question without a topic entity is beyond it."""
-
-    @property
-    def on_rows(self) -> bool:
-        """Say whether it walks ``SearchGraph.graph``: with subgraphs, an entity there has a row per question."""
+    needs_topic: ClassVar[bool] = True  # is a question without a topic entity beyond it?
+    on_rows: ClassVar[bool] = True  # does it walk ``SearchGraph.graph``, where an entity may have a row per question?
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Any]:
         """Return for each question what is found for many at once: the explorer's candidates, a planner's plans."""
