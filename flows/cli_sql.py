@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_output import print_json, print_table
+from flows.cli_output import print_json, print_table, say
 from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def sql(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the rows, all of them, to a .parquet or .csv file.")
     ] = None,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Query a build that was refused, not the last accepted one.")
+    ] = False,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -48,11 +51,13 @@ def sql(
         raise ConfigError("--out needs a query, such as: from facts")
     pipeline = open_run(conf, settings)
     with working("querying"):
-        document = answer(pipeline, query, limit, out)
+        document = answer(pipeline, query, limit, out, refused=refused)
     print_json(document) if as_json else print_answer(document)
 
 
-def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None) -> dict[str, Any]:
+def answer(
+    pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None, *, refused: bool = False
+) -> dict[str, Any]:
     """Return what a query finds, or where it was written; without a query, the views. The run must have artifacts."""
     from tempfile import TemporaryDirectory
 
@@ -60,6 +65,13 @@ def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path |
     from kgqa_core.errors import ArtifactError, ConfigError
 
     artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
+    if (accepted := pipeline.accepted_instead()) and not refused:
+        say(
+            "The last build was not accepted: this is the accepted one (--refused: the other).",
+            err=True,
+        )
+        made_of_it = {key for key in artifacts if key.partition("-")[0] not in ("dataset", "dump", "topics")}
+        artifacts = {key: artifact for key, artifact in artifacts.items() if key not in made_of_it} | accepted
     if not artifacts:
         raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
     if changes := pipeline.remembered("changes"):

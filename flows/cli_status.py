@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_output import print_json, print_status, print_table
+from flows.cli_output import print_json, print_status, print_table, say
 from flows.cli_session import Json, Settings, open_run, working
 
 if TYPE_CHECKING:
@@ -41,13 +41,19 @@ def status(
 
     pipeline = open_run(conf, settings)
     with working("looking"):
-        stages = pipeline.status()
+        stages, accepted = pipeline.status(), pipeline.accepted_instead()
         left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
     runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
     if as_json:
-        print_json({"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs})
+        instead = {key: artifact.fingerprint for key, artifact in accepted.items()}
+        found = {"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs}
+        print_json({**found, "accepted_instead": instead})
     else:
         print_status(stages, pipeline.home, runs)
+        for key, artifact in accepted.items():
+            say(
+                f"{key} was not accepted; accepted is {'/'.join(artifact.folder.parts[-2:])} (kgqa build CONF --accept)"
+            )
 
 
 def show_home(as_json: bool) -> None:

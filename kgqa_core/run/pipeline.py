@@ -195,6 +195,12 @@ class Pipeline:
         found = {key: self._read(self.specs[key].stage, value) for key, value in note.items()}
         return {key: artifact for key, artifact in found.items() if artifact}
 
+    def accepted_instead(self) -> dict[str, Artifact]:
+        """Return the stages of the last accepted build where what is there now is another one: it was not accepted."""
+        found: dict[str, Artifact | None] = {}
+        last = self.accepted()
+        return {key: it for key, it in last.items() if (now := self.find(key, found)) and now.content != it.content}
+
     def status(self) -> list[StageStatus]:
         """Say of every stage whether it is done, stale (built once for this run, of something else) or missing."""
         last = _read_json(self._last)

@@ -275,7 +275,15 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
     refused = kgqa()
     assert (refused.exit_code, refused.stdout) == (6, "")
     assert "triples: 7 -> 3" in refused.stderr
+    asked = ["sql", str(towns), "select count(*) from triples", "--json"]
+    for more, count in (((), 7), (("--refused",), 3)):  # readers get what was accepted
+        told = CliRunner().invoke(app, [*asked, *more])
+        assert json.loads(told.stdout)["rows"] == [[count]]
+        assert ("The last build was not accepted" in told.stderr) == (not more)
+    status = CliRunner().invoke(app, ["status", str(towns)]).stdout
+    assert "graph was not accepted; accepted is graph/" in status
     accepted = kgqa("--accept")
+    assert "not accepted" not in CliRunner().invoke(app, ["status", str(towns)]).stdout
     assert accepted.exit_code == 0
     assert "Changes since the last build" in accepted.stdout
     write_triples(towns, TRIPLES)
