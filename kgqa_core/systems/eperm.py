@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from kgqa_core.config_base import Section
+from kgqa_core.config_base import Section, Share
 from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import end_of, leave, reasoning_paths
@@ -60,6 +60,7 @@ class EpermSection(Section):
     num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
     finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
     max_paths: Annotated[int, Field(ge=1)] = 40
+    least_share: Share = 0.0  # of the best path's score; worse paths are not shown
     # after each path its score; or another's of the same question, drawn by seed; or none, and nothing said of scores
     scores: Literal["real", "shuffled", "hidden"] = "real"
     order: Literal["score", "drawn"] = "score"  # of the paths; drawn by seed: then their scores alone tell them apart
@@ -295,8 +296,9 @@ class Eperm(System):
             if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
                 break  # none is better than another: those of every plan in turns
         found = list(distinct.values())
-        order = np.argsort([-path.weight * float(np.prod(path.scores)) for path in found], kind="stable")
-        kept = [found[place] for place in order[: self.settings.max_paths]]
+        worth = np.array([path.weight * float(np.prod(path.scores)) for path in found])
+        order = np.argsort(-worth, kind="stable")[: self.settings.max_paths]
+        kept = [found[place] for place in order if worth[place] >= self.settings.least_share * worth.max()]
         shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
         totals: dict[int, float] = {}
         for path, share in zip(kept, shares, strict=True):

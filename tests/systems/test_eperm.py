@@ -222,6 +222,13 @@ def test_plans_may_weigh_alike_and_scores_be_hidden(forty: Forty, settings: dict
     assert paths_shown(model)[0] == first
 
 
+@pytest.mark.parametrize(("share", "shown"), [(0.0, 4), (0.25, 2), (1.0, 1)])
+def test_paths_far_below_the_best_score_are_not_shown(forty: Forty, share: float, shown: int) -> None:
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    run(forty, model, least_share=share)
+    assert len(paths_shown(model)) == shown
+
+
 SHARES = (("directed_by > born_in", 0.5), ("starred > born_in", 0.3), ("year > ^since", 0.2))
 
 
