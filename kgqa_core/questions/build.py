@@ -11,9 +11,10 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -127,17 +128,12 @@ def build_questions(
     lint = lint_questions(
         questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes, subgraphs=subgraphs
     )
-    out_dir.mkdir(parents=True, exist_ok=True)
-    for name, records, schema in (
-        ("questions", questions, schemas.QUESTIONS),
-        ("rejects", loaded.rejects, schemas.REJECTS),
-        ("coverage", lint.reach, schemas.COVERAGE),
-    ):
-        pq.write_table(records_table(records, schema), out_dir / f"{name}.parquet", compression="zstd")
-    for name, report in (("lint", lint), ("subset", subset), ("variant", variant)):
-        if report is not None:
-            text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
-            (out_dir / f"{name}.json").write_text(f"{text}\n", "utf-8")
+    tables = {
+        "questions": records_table(questions, schemas.QUESTIONS),
+        "rejects": records_table(loaded.rejects, schemas.REJECTS),
+        "coverage": records_table(lint.reach, schemas.COVERAGE),
+    }
+    _write(out_dir, tables, {"lint": lint, "subset": subset, "variant": variant})
     return QuestionReport(
         num_questions=len(questions),
         num_rejects=len(loaded.rejects),
@@ -147,6 +143,16 @@ def build_questions(
         subset=subset,
         variant=variant,
     )
+
+
+def _write(out_dir: Path, tables: Mapping[str, pa.Table], reports: Mapping[str, Any]) -> None:
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        pq.write_table(table, out_dir / f"{name}.parquet", compression="zstd")
+    for name, report in reports.items():
+        if report is not None:
+            text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
+            (out_dir / f"{name}.json").write_text(f"{text}\n", "utf-8")
 
 
 def read_topics(section: QuestionSection) -> list[str]:
