@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import Artifact, Recipe, read_artifact, write_json
 from kgqa_core.config import GateSection, RunConfig
-from kgqa_core.config_base import size_in_bytes
+from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
 from kgqa_core.evaluation.gate import LOSS, Judged, judge_challenger
 from kgqa_core.evaluation.metrics import score_outcomes
@@ -60,7 +60,7 @@ class CarriedRun(Pipeline):
 
     def __init__(self, config: RunConfig, release: Release) -> None:
         asked = config.evaluation.model_copy(update={"split": "gate"})
-        here = config.cluster.model_copy(update={"fan_out_questions": sys.maxsize})  # workers know no release
+        here = config.cluster.model_copy(update={"fan_out_questions": MAX_NUMBER})  # workers know no release
         super().__init__(config.model_copy(update={"evaluation": asked, "cluster": here}))
         self._release = release
 

@@ -99,8 +99,8 @@ def test_people_see_the_table_and_programs_its_rows(
     assert {len(row) for row in rows} == {7}
     assert [row[0] for row in rows[-2:]] == ["template control", "gold-chain ceiling"]
     assert len(rows) == len(COMPARED) + 3 <= MAX_ROWS
-    assert [line.partition(":")[0] for line in lines[-3:]] == ["All tables", "In MLflow", "Ask it"]
-    assert len(lines) == len(rows) + 4 + 3  # the frame of one table, and three lines
+    assert [line.partition(":")[0] for line in lines[-4:]] == ["All tables", "In MLflow", "Ask it", "Look at it"]
+    assert len(lines) == len(rows) + 4 + 4  # the frame of one table, and four lines
     report = (compared.home / "runs" / "places.md").read_text("utf-8")
     for told in ("| fiske (oracle) | oracle | none |", "By the number of hops", "| answers | system |", "lift"):
         assert told in report

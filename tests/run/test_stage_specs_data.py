@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import StageSpec, stage_specs
+from kgqa_core.run.stages import REQUIRED, StageSpec, stage_specs
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -71,10 +74,14 @@ def test_no_setting_is_forgotten_here() -> None:
     assert found == SHAPING.keys() | OTHERWISE | LABELS
 
 
+TLS = ("cluster.address=tls://there:8786", *(f"cluster.tls_{name}={name}.pem" for name in ("ca", "cert", "key")))
+
+
 @pytest.mark.parametrize("setting", sorted(name for name in settings_of(RunConfig) if name.startswith(MACHINE)))
 def test_a_setting_of_the_machine_or_a_guard_changes_nothing(films: Path, setting: str) -> None:
-    override = "runtime.home=elsewhere" if setting == "runtime.home" else another(films, setting)
-    assert specs_of(films, override) == specs_of(films)
+    base = TLS if setting.startswith("cluster.tls_") else ()  # those go together
+    override = "runtime.home=elsewhere" if setting == "runtime.home" else another(films, setting, *base)
+    assert specs_of(films, *base, override) == specs_of(films)
     assert specs_of(films, "name=another", "dataset.name=another") == specs_of(films)
 
 
@@ -252,8 +259,15 @@ def make_ground(pipeline: Pipeline) -> Pipeline:
     """Make what an explorer reads, of one word."""
     for key in ("graph", "questions", "encodings"):
         if pipeline.find(key) is None:
-            pipeline.build(key, lambda at: (at / "made.txt").write_text("made", "utf-8"))
+            pipeline.build(key, partial(write_required, key))
     return pipeline
+
+
+def write_required(key: str, folder: Path) -> None:
+    """Write what a stage must have written, of one word."""
+    for name in REQUIRED[key.partition("-")[0]]:
+        file = folder / name.replace("*", "any")
+        pq.write_table(pa.table({"made": ["made"]}), file) if file.suffix == ".parquet" else file.write_text("made")
 
 
 def test_an_explorer_to_start_from_is_in_the_recipe_by_content_not_by_path(films: Path, tmp_path: Path) -> None:
@@ -281,7 +295,7 @@ def test_a_run_to_start_from_is_waited_for_and_read_by_content(films: Path) -> N
     status = {stage.key: stage for stage in pipeline.status()}
     assert status[TRAINED].why == "waits for explorer-seed0 of first.yaml"
     other = pipeline.other_run(first)
-    other.build(TRAINED, lambda at: (at / "model.json").write_text("{}", "utf-8"))
+    other.build(TRAINED, partial(write_required, TRAINED))
     recipe = pipeline.recipe(TRAINED)
     assert recipe is not None
     assert recipe.inputs["init"] == other.artifact(TRAINED).content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,14 +57,12 @@ def made_worse(release: Release, folder: Path, stage: str = "explorer") -> Relea
 
 
 def remake_manifest(path: Path) -> None:
-    from kgqa_core.artifacts import FileEntry, _hash_content, hash_file
+    from kgqa_core.artifacts import _entry, _hash_content, hash_json
 
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    for entry in manifest["files"]:
-        file = path.parent / entry["name"]
-        entry |= {"sha256": hash_file(file), "bytes": file.stat().st_size}
-    manifest["content"] = _hash_content([FileEntry(**entry) for entry in manifest["files"]])
-    path.write_text(json.dumps(manifest), encoding="utf-8")
+    entries = [_entry(path.parent, path.parent / entry["name"]) for entry in manifest["files"]]
+    manifest = {"recipe": manifest["recipe"], "content": _hash_content(entries), "files": list(map(asdict, entries))}
+    path.write_text(json.dumps({**manifest, "check": hash_json(manifest)}), encoding="utf-8")
 
 
 def judged(pipeline: Pipeline, challenger: Release, champion: Release | None, **gate: float | str) -> Judgement:
