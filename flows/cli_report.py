@@ -96,7 +96,7 @@ def stored_comparison(run: str) -> dict[str, Any] | None:
         return None
     from kgqa_core.run.stages.systems import COMPARISON
 
-    pipeline = open_run(conf)
+    pipeline = open_run(conf, ())
     if COMPARISON not in pipeline.specs:
         return None
     document: dict[str, Any] = json.loads((pipeline.artifact(COMPARISON).folder / "comparison.json").read_bytes())

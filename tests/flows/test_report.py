@@ -14,9 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.cli_report import build_report
 from flows.report import build, lost_at, read_paths, verdict_of
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, open_predictions
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question, Step
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
@@ -152,6 +154,17 @@ def test_the_command_writes_the_report_and_says_what_to_open(runs: list[tuple[st
     assert shown.stdout.strip() == f"open {tmp_path / 'seen' / 'index.html'}"
     again = CliRunner().invoke(app, ["report", *paths, "--single", "--out", str(tmp_path / "seen.html")])
     assert again.stdout.strip() == f"open {tmp_path / 'seen.html'}"
+
+
+def test_a_configuration_is_shown_with_what_its_run_compared(
+    compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("cli_report", "cli_compare"):
+        monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
+    page = build_report([str(tmp_path / "places.yaml")], tmp_path / "report")
+    overview = data(page.parent, "overview")
+    assert overview["tables"][0]["header"][:2] == ["system", "answered by"] and overview["points"]
+    assert {run["name"].partition(" (")[0] for run in overview["runs"]} >= {"fiske", "explorer alone"}
 
 
 @pytest.fixture
