@@ -199,11 +199,13 @@ def _entry(folder: Path, path: Path) -> FileEntry:
         import pyarrow.parquet as pq
 
         rows = int(pq.read_metadata(path).num_rows)
-    size, blocks = path.stat().st_size, tuple[int, ...]()
-    if size > BLOCK_BYTES:
-        with path.open("rb") as stream:
-            blocks = tuple(zlib.crc32(block) for block in iter(lambda: stream.read(BLOCK_BYTES), b""))
-    return FileEntry(path.relative_to(folder).as_posix(), size, hash_file(path), rows, blocks)
+    size, digest, blocks = path.stat().st_size, hashlib.sha256(), list[int]()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(BLOCK_BYTES), b""):  # read once for both
+            digest.update(block)
+            blocks.append(zlib.crc32(block))
+    kept = tuple(blocks) if size > BLOCK_BYTES else ()
+    return FileEntry(path.relative_to(folder).as_posix(), size, digest.hexdigest(), rows, kept)
 
 
 def read_artifact(folder: Path) -> Artifact | None:

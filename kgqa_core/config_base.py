@@ -291,9 +291,7 @@ class DriftSection(Section):
     max_relation_change: Annotated[float, Field(ge=0)] | None = 0.5  # of one relation's triples
     relation_min_triples: Annotated[int, Field(ge=1)] = 1000  # relations that had fewer are not checked
     max_questions_change: Annotated[float, Field(ge=0)] | None = 0.2  # that came, went or were reworded
-    max_questions_moved: Annotated[int, Field(ge=0)] | None = (
-        0  # to another split: what trained on them is tested on them
-    )
+    max_questions_moved: Annotated[int, Field(ge=0)] | None = 0  # to another split, where training meets the test
     max_coverage_drop: Annotated[float, Field(ge=0)] | None = 5.0  # points: questions with an answer within reach
     max_name_coverage_drop: Annotated[float, Field(ge=0)] | None = 5.0  # points: entities with a name
     min_changed: Annotated[int, Field(ge=0)] = 100  # fewer changed triples, entities or questions pass at any share

@@ -276,9 +276,8 @@ def split_of(key: str) -> Split:
 
 def hash_share(key: str) -> float:
     """Return a number in [0, 1) that a key decides."""
-    digest = hashlib.sha256(
-        f"0\x1f{key}".encode("utf-8", "surrogatepass")
-    ).digest()  # a seed of 0: others would move all
+    seeded = f"0\x1f{key}"  # another seed than 0 would move all questions
+    digest = hashlib.sha256(seeded.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
