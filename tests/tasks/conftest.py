@@ -10,6 +10,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
+import tasks.tracking
 from flows.pipeline import describe_serving
 from kgqa_core.config import RunConfig
 from kgqa_core.run.ensure import ensure
@@ -17,6 +18,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.mlflow_store import ensure_store
 from tasks.run_content import FlowRun
 from tasks.tracking import publish
+from tests.tasks.published import DRAWN
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +34,15 @@ def copy_store(empty_store: Path, home: Path) -> Path:
     (home / "mlflow").mkdir(parents=True)
     shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
     return home
+
+
+@pytest.fixture
+def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # where MLflow would like to put its artifacts
+    for draw in DRAWN:  # as slow as all the rest; see ``shown``
+        monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
+    return copy_store(empty_store, tmp_path / "a home")
 
 
 @dataclass(frozen=True)

@@ -2,146 +2,45 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import shlex
 import socket
-import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import chdir, closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import mlflow
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
 
 import tasks.tracking
-from kgqa_core.artifacts import Artifact, Recipe
-from kgqa_core.run.pipeline import StageOutcome
-from kgqa_core.tracking import Point, TrackingRecord, write_record
-from tasks import outbox
-from tasks.mlflow_store import ensure_store, mask, tracking_uri, ui_command
-from tasks.outbox import end_killed, noted, waiting
+from tasks.mlflow_store import ensure_store, tracking_uri
+from tasks.outbox import waiting
 from tasks.run_content import FlowRun
 from tasks.tracking import Published, git_commit, publish
 from tests.conftest import Start
 from tests.tasks.conftest import copy_store
-
-LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]  # more than a batch
-TRAINED = {seed: Recipe("explorer", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
-JUDGED = {seed: Recipe("evaluation", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
-BOTH = (JUDGED[1], JUDGED[2])
-CONTENTS = {"graph": "aa" * 32, "questions": "bb" * 32, "encodings": "cc" * 32}
-SYSTEMS = ["explorer seed 1", "explorer seed 2"]
-DRAWN = ("draw_learning_curves", "draw_hits_by_hops")
-
-
-@pytest.fixture
-def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")  # where MLflow would like to put its artifacts
-    for draw in DRAWN:  # as slow as all the rest; see ``shown``
-        monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
-    return copy_store(empty_store, tmp_path / "a home")
-
-
-@dataclass
-class Pipeline:
-    """A pretended run: its stages leave records as real ones do."""
-
-    home: Path
-
-    def stage(self, key: str, *, built: bool = True, **recorded: Any) -> StageOutcome:
-        stage = key.partition("-")[0]
-        recipe = Recipe(stage, 1, {}, {"seed": str(recorded["seed"])} if "seed" in recorded else {})
-        folder = self.home / "artifacts" / stage / recipe.fingerprint
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            times = {"started_ms": 1_000_000, "ended_ms": 1_007_000}
-            write_record(folder, TrackingRecord(stage, recipe.fingerprint, **{**times, **recorded}))
-        return StageOutcome(key, Artifact(folder, recipe, CONTENTS.get(key, "dd" * 32), ()), built)
-
-    def graph(self, *, built: bool = True) -> StageOutcome:
-        return self.stage("graph", built=built, metrics={"num_triples": 2003.0}, params={"format": "tsv"})
-
-    def explorer(self, seed: int, *, built: bool = True, loss: Sequence[Point] = LOSS[:3]) -> StageOutcome:
-        return self.stage(
-            f"explorer-seed{seed}",
-            built=built,
-            system="explorer",
-            seed=seed,
-            params={"epochs": 3, "learning_rate": 2e-3, "prune": False, "init_from": None},
-            metrics={"train.cpu_seconds": 17.5, "dev.hits1": 90.0 + seed},
-            curves={"train.loss": loss, "dev.hits1": [(20, 50.0, 1_000_500), (40, 75.0, 1_001_000)]},
-        )
-
-    def evaluation(self, seed: int, *, built: bool = True) -> StageOutcome:
-        metrics = {"hits1": 96.0 + seed, "hits1.hop1": 97.0, "hits1.hop2": 99.0, "template_control.hits1.hop1": 80.0}
-        outcome = self.stage(
-            f"evaluation-seed{seed}",
-            built=built,
-            system="explorer",
-            seed=seed,
-            metrics=metrics,
-            tables={"predictions": "predictions.parquet"},
-            started_ms=1_008_000,
-            ended_ms=1_009_500,
-        )
-        table = {"question": [f"question {row}" for row in range(613)], "prediction": [["Zoë", "Ёлка"]] * 613}
-        pq.write_table(pa.table(table), outcome.artifact.folder / "predictions.parquet")
-        return outcome
-
-    def everything(self, *, built: bool = True) -> list[StageOutcome]:
-        systems = [stage(seed, built=built) for seed in (1, 2) for stage in (self.explorer, self.evaluation)]
-        return [self.graph(built=built), *systems]
-
-
-def a_run(number: int = 1, **changes: Any) -> FlowRun:
-    name, started = f"brave-otter-{number}", 1_000_000 * number
-    text = "name: demo\nexplorer:\n  epochs: 3\n"
-    run = FlowRun(f"flow-run-{number}", name, "demo", "demo", "c0ffee", text, "0123abcd", started)
-    return replace(run, **changes)
-
-
-def seen(home: Path, uri: str | None = None) -> tuple[MlflowClient, dict[str, Run]]:
-    """Return a client and the runs that a user sees, by name; those that only show what an earlier one made aside."""
-    client = MlflowClient(tracking_uri=uri or tracking_uri(home))
-    experiment = client.get_experiment_by_name("demo")
-    assert experiment is not None
-    found = [run for run in client.search_runs([experiment.experiment_id]) if run.data.tags.get("kind") != "reused"]
-    names = [run.info.run_name for run in found]
-    assert len(set(names)) == len(names), f"twice: {sorted(names)}"
-    return client, dict(zip(names, found, strict=True))
-
-
-def reused(client: MlflowClient, parent: Run) -> dict[str, Run]:
-    """Return the runs below ``parent`` that show what an earlier run made, by name."""
-    below = f"tags.kind = 'reused' AND tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-    found = client.search_runs([parent.info.experiment_id], below)
-    assert len({run.info.run_name for run in found}) == len(found)
-    return {run.info.run_name: run for run in found}
-
-
-def table_of(client: MlflowClient, run: Run, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table as MLflow's UI shows it."""
-    found = json.loads(Path(client.download_artifacts(run.info.run_id, f"{name}.json")).read_text())
-    return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
-
-
-def told(published: Published | None) -> Published:
-    assert published is not None
-    return published
+from tests.tasks.published import (
+    BOTH,
+    CONTENTS,
+    DRAWN,
+    JUDGED,
+    LOSS,
+    SYSTEMS,
+    TRAINED,
+    Pipeline,
+    a_run,
+    reused,
+    seen,
+    table_of,
+    told,
+)
 
 
 @pytest.fixture(scope="module")
@@ -267,21 +166,6 @@ def test_runs_while_mlflow_was_away_are_delivered_in_order_and_once_even_if_the_
     assert runs["explorer seed 1"].data.tags["mlflow.parentRunId"] == runs["brave-otter-1"].info.run_id
 
 
-def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(outbox, "remove", kill)
-        publish(home, a_run(1), Pipeline(home).everything())
-    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]
-    publish(home, a_run(2), [Pipeline(home).graph()])
-    assert waiting(home) == []
-    client, runs = seen(home)  # which fails for two of a name
-    assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
-    assert reused(client, runs["brave-otter-1"]) == {}
-
-
 def test_a_run_that_mlflow_refuses_holds_up_no_other_and_a_damaged_record_costs_its_stage_alone(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,66 +188,6 @@ def test_a_run_that_mlflow_refuses_holds_up_no_other_and_a_damaged_record_costs_
     assert "stage.explorer-seed1" not in seen(home)[1]["brave-otter-2"].data.tags
     publish(home, a_run(3), [])
     assert sorted(seen(home)[1]) == ["brave-otter-1", "brave-otter-2", "brave-otter-3"]
-
-
-def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_it_had(
-    home: Path, start: Start
-) -> None:
-    stages = [Pipeline(home).graph()]
-    run = start(NOTED, home, stdout=subprocess.PIPE)
-    assert run.stdout is not None and run.stdout.readline() == "noted\n"
-    assert end_killed(home, lambda _: None) == []  # it is alive
-    assert waiting(home) == []
-    run.kill()
-    run.wait(30)
-    ended: list[str] = []
-    assert end_killed(home, ended.append) == ended == ["flow-run-1", "flow-run-7"]
-    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]  # the other told MLflow nothing anyway
-    assert told(publish(home, a_run(2), stages)).created == ()
-    killed = seen(home)[1]["brave-otter-1"]
-    assert (killed.info.status, killed.data.tags["stage.graph"]) == ("KILLED", "built")
-    assert not list((home / "outbox").iterdir())
-
-
-NOTED = """
-import sys, time
-from pathlib import Path
-from tests.tasks.test_tracking import Pipeline, a_run
-from tasks.outbox import noted
-home = Path(sys.argv[1])
-with noted(home, a_run(1), tracked=True) as note, noted(home, a_run(7), tracked=False):
-    note.has([Pipeline(home).graph()])
-    print("noted", flush=True)
-    time.sleep(300)
-"""
-
-
-def test_a_run_on_a_disk_without_locks_is_not_taken_for_dead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*args: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("fcntl.flock", no_locks)
-        with noted(home, a_run(1), tracked=True) as note:
-            note.has([Pipeline(home).graph()])
-            assert end_killed(home, lambda _: None) == []
-            assert waiting(home) == []
-    (left,) = waiting(home)
-    assert (left.run.status, [stage.key for stage in left.stages]) == ("FINISHED", ["graph"])
-
-
-def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> None:
-    for number, problem in ((1, ValueError("no postgresql://ann:secret@db/x")), (2, KeyboardInterrupt()), (3, None)):
-        with suppress(ValueError, KeyboardInterrupt), noted(home, a_run(number), tracked=True):
-            if problem:
-                raise problem
-    ends = [(note.run.status, note.run.error) for note in waiting(home)]
-    failed, killed, finished = ends
-    assert failed == ("FAILED", "ValueError: no postgresql://ann:***@db/x")
-    assert (killed[0], finished) == ("KILLED", ("FINISHED", ""))
-    (home / "outbox" / "0000000000001-x.json").write_text("{")
-    assert len(waiting(home)) == 3
-    assert (home / "outbox" / "0000000000001-x.unreadable").exists()
 
 
 def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_not_touched(
@@ -455,7 +279,7 @@ def test_publishing_works_in_a_thread_and_while_a_run_of_the_user_is_active(
 TWO_AT_ONCE = """
 import sys
 from pathlib import Path
-from tests.tasks.test_tracking import Pipeline, a_run
+from tests.tasks.published import Pipeline, a_run
 from tasks.tracking import publish
 home = Path(sys.argv[1])
 stages = Pipeline(home).everything()
@@ -485,32 +309,6 @@ def test_two_processes_at_once_on_a_store_half_made_by_a_killed_one_publish_ever
     assert not list((tmp_path / "mlflow").glob("mlflow.db.new*"))
 
 
-def test_the_command_for_the_ui_can_be_pasted_into_a_shell(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = shlex.split(ui_command(home, port=5013))
-    assert Path(words[0]).parent == Path(sys.executable).parent
-    assert words[1:4] == ["ui", "--backend-store-uri", f"sqlite:///{home / 'mlflow' / 'mlflow.db'}"]
-    assert words[4:] == ["--port", "5013", "--host", "127.0.0.1", "--workers", "1"]
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/team")
-    assert shlex.split(ui_command(home))[-1] == "https://mlflow.example/team"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://ann:secret@db/mlflow")
-    assert '--backend-store-uri "$MLFLOW_TRACKING_URI" --port' in ui_command(home)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("postgresql://ann:p@ss/w@db:5432/x?sslmode=on", "postgresql://ann:***@db:5432/x?sslmode=on"),
-        ("at http://token@host/x.", "at http://***@host/x."),
-        ("https://ann:secret@host", "https://***@host"),
-        ("mysql+pymysql://db/x?user=ann&password=secret&a=b", "mysql+pymysql://db/x?user=ann&password=***&a=b"),
-        ("sqlite:////a b/mlflow.db", "sqlite:////a b/mlflow.db"),
-        ("http://host:80/p?to=a@b and s3://bucket/key", "http://host:80/p?to=a@b and s3://bucket/key"),
-    ],
-)
-def test_passwords_in_addresses_are_hidden(text: str, shown: str) -> None:
-    assert mask(text) == shown
-
-
 def test_the_commit_is_that_of_the_folder_and_unknown_without_git(tmp_path: Path) -> None:
     assert git_commit(tmp_path) == "unknown"
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -521,11 +319,3 @@ def test_the_commit_is_that_of_the_folder_and_unknown_without_git(tmp_path: Path
     assert len(clean) == 40
     (tmp_path / "file").write_text("2")
     assert git_commit(tmp_path) == f"{clean}-dirty"
-
-
-def test_a_copied_home_writes_beside_itself_and_not_into_the_original(empty_store: Path, tmp_path: Path) -> None:
-    for place in ("original", "copy"):
-        ensure_store(copy_store(empty_store, tmp_path / place))
-        with closing(sqlite3.connect(tmp_path / place / "mlflow" / "mlflow.db")) as store:
-            (where,) = store.execute("select artifact_location from experiments").fetchone()
-        assert where == (tmp_path / place / "mlflow" / "artifacts" / "0").as_uri()

@@ -1,0 +1,98 @@
+"""Notes of runs: kept while MLflow is away, and where a process was killed; without passwords."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tasks import outbox
+from tasks.outbox import end_killed, noted, waiting
+from tasks.tracking import publish
+from tests.conftest import Start
+from tests.tasks.published import (
+    SYSTEMS,
+    Pipeline,
+    a_run,
+    reused,
+    seen,
+    told,
+)
+
+
+def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_it_had(
+    home: Path, start: Start
+) -> None:
+    stages = [Pipeline(home).graph()]
+    run = start(NOTED, home, stdout=subprocess.PIPE)
+    assert run.stdout is not None and run.stdout.readline() == "noted\n"
+    assert end_killed(home, lambda _: None) == []  # it is alive
+    assert waiting(home) == []
+    run.kill()
+    run.wait(30)
+    ended: list[str] = []
+    assert end_killed(home, ended.append) == ended == ["flow-run-1", "flow-run-7"]
+    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]  # the other told MLflow nothing anyway
+    assert told(publish(home, a_run(2), stages)).created == ()
+    killed = seen(home)[1]["brave-otter-1"]
+    assert (killed.info.status, killed.data.tags["stage.graph"]) == ("KILLED", "built")
+    assert not list((home / "outbox").iterdir())
+
+
+def test_a_run_on_a_disk_without_locks_is_not_taken_for_dead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("fcntl.flock", no_locks)
+        with noted(home, a_run(1), tracked=True) as note:
+            note.has([Pipeline(home).graph()])
+            assert end_killed(home, lambda _: None) == []
+            assert waiting(home) == []
+    (left,) = waiting(home)
+    assert (left.run.status, [stage.key for stage in left.stages]) == ("FINISHED", ["graph"])
+
+
+def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> None:
+    for number, problem in ((1, ValueError("no postgresql://ann:secret@db/x")), (2, KeyboardInterrupt()), (3, None)):
+        with suppress(ValueError, KeyboardInterrupt), noted(home, a_run(number), tracked=True):
+            if problem:
+                raise problem
+    ends = [(note.run.status, note.run.error) for note in waiting(home)]
+    failed, killed, finished = ends
+    assert failed == ("FAILED", "ValueError: no postgresql://ann:***@db/x")
+    assert (killed[0], finished) == ("KILLED", ("FINISHED", ""))
+    (home / "outbox" / "0000000000001-x.json").write_text("{")
+    assert len(waiting(home)) == 3
+    assert (home / "outbox" / "0000000000001-x.unreadable").exists()
+
+
+def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(outbox, "remove", kill)
+        publish(home, a_run(1), Pipeline(home).everything())
+    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]
+    publish(home, a_run(2), [Pipeline(home).graph()])
+    assert waiting(home) == []
+    client, runs = seen(home)  # which fails for two of a name
+    assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
+    assert reused(client, runs["brave-otter-1"]) == {}
+
+
+NOTED = """
+import sys, time
+from pathlib import Path
+from tests.tasks.published import Pipeline, a_run
+from tasks.outbox import noted
+home = Path(sys.argv[1])
+with noted(home, a_run(1), tracked=True) as note, noted(home, a_run(7), tracked=False):
+    note.has([Pipeline(home).graph()])
+    print("noted", flush=True)
+    time.sleep(300)
+"""
