@@ -10,6 +10,7 @@ import typer
 
 from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings
 from flows.cli_compare import compare, confidence
+from flows.cli_export import export
 from flows.cli_gc import gc
 from flows.cli_init import init
 from flows.cli_lint import lint
@@ -308,7 +309,21 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-built = (init, make_questions, lint, compare, report, view, confidence, lm_info, score_plans, sql, subgraph, sweep)
+built = (
+    init,
+    make_questions,
+    lint,
+    compare,
+    report,
+    view,
+    confidence,
+    lm_info,
+    score_plans,
+    sql,
+    export,
+    subgraph,
+    sweep,
+)
 operated = (status, promote, rollback, history, up, down, gc, serve, verify)
 for other in (*built, *operated):
     command(other)

@@ -106,6 +106,7 @@ def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> s
 
     graph = {"format": graph_format(triples), "path": _path(triples, out)}
     graph |= {"names": _path(names, out)} if names else {}
+    graph |= header_of(triples, graph["format"])
     data = {"graph": graph, "questions": {"format": "jsonl", "path": _path(questions, out)}}
     try:
         run = build_draft(data, out)
@@ -164,6 +165,26 @@ def graph_format(path: Path) -> str:
         f"{path}: what format is this? Its first line is {first[:80].decode(errors='replace').strip()!r}; a line is to "
         "hold head, relation and tail, with TABs between them. docs/own-data.md shows all formats"
     )
+
+
+def header_of(path: Path, form: str) -> dict[str, Any]:
+    """Return the setting for a first line that names the columns: empty where it does not, or as the format expects."""
+    import csv
+
+    from kgqa_core.graph.formats import TRIPLE_COLUMNS, guess_columns
+
+    separator = {"tsv": "\t", "csv": ",", "wikimovies": "|"}.get(form)
+    if separator is None or path.suffix.lower() == ".gz":
+        return {}
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        first = next((line for line in file if line.strip()), "")
+    quoting = csv.QUOTE_MINIMAL if form == "csv" else csv.QUOTE_NONE
+    names = next(csv.reader([first], delimiter=separator, quoting=quoting), [])
+    places = guess_columns(names)
+    if places is None or names == list(TRIPLE_COLUMNS):
+        return {}
+    is_plain = places == tuple(range(len(names)))
+    return {"header": True} if is_plain else {"columns": [names[place] for place in places]}
 
 
 def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
@@ -237,7 +258,11 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
     import yaml
 
     def value(given: Any) -> str:
-        return yaml.safe_dump(given, allow_unicode=True, width=10**6).removesuffix("\n").removesuffix("\n...")
+        return (
+            yaml.safe_dump(given, allow_unicode=True, width=10**6, default_flow_style=True)
+            .removesuffix("\n")
+            .removesuffix("\n...")
+        )
 
     num_train = sizes.get("train", 0)
     small, cheap = num_train < FEW, num_train < MANY

@@ -11,6 +11,7 @@ from flows.cli_output import print_json, print_table, say
 from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
+    from kgqa_core.artifacts import Artifact
     from kgqa_core.run.pipeline import Pipeline
 
 NUM_ROWS = 100  # printed, unless --limit says otherwise
@@ -62,18 +63,9 @@ def answer(
     from tempfile import TemporaryDirectory
 
     from flows.sql_views import open_views
-    from kgqa_core.errors import ArtifactError, ConfigError
+    from kgqa_core.errors import ConfigError
 
-    artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
-    if (accepted := pipeline.accepted_instead()) and not refused:
-        say(
-            "The last build was not accepted: this is the accepted one (--refused: the other).",
-            err=True,
-        )
-        made_of_it = {key for key in artifacts if key.partition("-")[0] not in ("dataset", "dump", "topics")}
-        artifacts = {key: artifact for key, artifact in artifacts.items() if key not in made_of_it} | accepted
-    if not artifacts:
-        raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
+    artifacts = artifacts_of(pipeline, refused=refused)
     if changes := pipeline.remembered("changes"):
         artifacts["changes"] = changes
     if out is not None and out.resolve().is_relative_to(pipeline.store.root.resolve()):
@@ -94,6 +86,20 @@ def answer(
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     return {"columns": columns, "rows": rows, "more": more}
+
+
+def artifacts_of(pipeline: Pipeline, *, refused: bool = False) -> dict[str, Artifact]:
+    """Return what a run has made, of the accepted build unless ``refused``; ArtifactError where there is nothing."""
+    from kgqa_core.errors import ArtifactError
+
+    artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
+    if (accepted := pipeline.accepted_instead()) and not refused:
+        say("The last build was not accepted: this is the accepted one (--refused: the other).", err=True)
+        made_of_it = {key for key in artifacts if key.partition("-")[0] not in ("dataset", "dump", "topics")}
+        artifacts = {key: artifact for key, artifact in artifacts.items() if key not in made_of_it} | accepted
+    if not artifacts:
+        raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
+    return artifacts
 
 
 def print_answer(document: dict[str, Any]) -> None:

@@ -172,7 +172,19 @@ else:
     GraphFormatName = Literal[tuple(GRAPH_FORMATS)]
 
 
-class GraphSection(Section):
+_is_delimiter = _must(re.compile(r'[^"\\\w\r\n\0]', re.ASCII).fullmatch, "one character, neither letter nor quote")
+
+
+class Layout(Section):
+    """How a file of triples is laid out, where it is not head, relation and tail."""
+
+    # which hold head, relation and tail: by the names in the first line or in Parquet, or by place from 1 on
+    columns: Annotated[tuple[Annotated[int, Field(ge=1)] | str, ...], Field(strict=False, max_length=3)] = ()
+    delimiter: Annotated[str, AfterValidator(_is_delimiter)] | None = None  # None: TAB, comma or |, by the format
+    header: bool | None = None  # does the first line name the columns? None: only where it says head, relation, tail
+
+
+class GraphSection(Layout):
     """The triples."""
 
     format: GraphFormatName
@@ -187,6 +199,12 @@ class GraphSection(Section):
             raise ValueError(
                 "give 'path'; only triples of format nsm, rog or paths may come from the question files instead"
             )
+        kinds = set(map(type, self.columns))
+        if kinds and (len(set(self.columns)) != 3 or len(kinds) > 1 or (str in kinds and self.header is False)):
+            raise ValueError("'columns' are three names of a header, or three places: [subject, predicate, object]")
+        of_lines = self.delimiter is not None or self.header is not None
+        if (of_lines or kinds) and self.format not in ("tsv", "csv", "wikimovies", "" if of_lines else "parquet"):
+            raise ValueError("'columns' go with tsv, csv and parquet, 'delimiter' and 'header' with tsv and csv")
         return self
 
 
@@ -229,6 +247,7 @@ class QuestionSection(Section):
     variant: Literal["official", "etd", "rog"] = "official"  # WebQSP and CWQ: which questions, in which splits
     dev_ids: FilePath | None = None  # of a variant: the training questions that are its dev split; None: drawn by hash
     max_reject_ratio: Share = 0.001
+    max_missing_ratio: Share = 0.01  # questions of which the graph lacks topic or answers: so many are no faults
     train_size: Annotated[int, Field(ge=1)] | None = None  # training questions, drawn at random; None: all
     hold_out_templates: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of masked texts that only test asks
     draw: Annotated[int, Field(ge=0)] = 0  # the seed of both

@@ -20,7 +20,7 @@ from kgqa_core.errors import ConfigError, did_you_mean, nearest_beside, shorten,
 
 LOCAL_FILE = "local.yaml"
 DEFAULT_HOME = "~/.local/share/kgqa"
-MAX_PROBLEMS = 5
+MAX_PROBLEMS = 2
 MAX_DEPTH = 30  # of values in a configuration
 MAX_BYTES = 2**18  # of a configuration file
 PLAINER = {"tuple_type": "must be a list", "path_type": "must be a path", "dict_type": "must be a mapping"}
@@ -199,12 +199,11 @@ def _copy(value: Any, folder: Path | None) -> Any:
 
 
 def explain(problem: ValidationError, source: str, root: type[Section] = RunConfig) -> str:
-    """Return what is wrong with a file, a line for each of the first problems; ``root`` is the model it was read as."""
+    """Return what is wrong with a file, a line for each of the first two; ``root`` is the model it was read as."""
     errors = problem.errors(include_url=False)
     lines = [f"  {_explain_one(dict(error), root)}" for error in errors[:MAX_PROBLEMS]]
-    if len(errors) > MAX_PROBLEMS:
-        lines.append(f"  … and {len(errors) - MAX_PROBLEMS} more")
-    return f"{source} is not usable:\n" + "\n".join(lines)
+    more = f"; … and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else ""
+    return f"{source} is not usable:\n" + "\n".join(lines) + more
 
 
 def _explain_one(error: dict[str, Any], root: type[Section]) -> str:

@@ -76,6 +76,7 @@ COVERAGE = _table(
     num_any=COUNT,  # an answer is at most so many steps from a topic
     num_all=COUNT,  # all answers that the file gives are
 )
+MISSING = _table(question_id=TEXT, field=TEXT, label=TEXT)  # a topic, answer or claim that the graph has not
 REJECTS = _table(file=TEXT, line=COUNT, reason=TEXT, text=TEXT)
 ENCODINGS = _table(
     key=TEXT,  # sha256 of the text, hexadecimal

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
+from kgqa_core.config_base import Layout
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import formats
 from kgqa_core.graph.csr import build_csr, write_csr
-from kgqa_core.graph.formats import NAME_COLUMNS, TRIPLE_COLUMNS, ChunkReport, open_format, require_file
+from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format, require_file
 from kgqa_core.graph.input_files import check_rejects, collect_rejects, write_rejects
 from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
@@ -78,13 +80,14 @@ def build_graph(
     names: Path | None = None,
     max_reject_ratio: float = 0.001,
     inverse_suffix: str | None = None,
+    layout: Layout = PLAIN,
     limits: BuildLimits = BuildLimits(),
 ) -> GraphReport:
     """Build the graph of ``path``, one file or several, in ``out_dir`` (see docs/own-data.md for the formats).
 
     ``names``: optional Parquet (label, name) or TSV file. ``inverse_suffix``: what marks a relation as the inverse of
-    another. Raises InputError where a file is missing, unreadable, empty, or has a larger share of rejected rows than
-    ``max_reject_ratio``.
+    another. ``layout``: which columns hold what. Raises InputError where a file is missing, unreadable, empty, or has a
+    larger share of rejected rows than ``max_reject_ratio``.
     """
     paths = [path] if isinstance(path, Path) else list(path)
     for file in paths:
@@ -97,7 +100,8 @@ def build_graph(
         shard.unlink()
     parts.mkdir(parents=True)
     try:
-        files = [_parse(file, format, TRIPLE_COLUMNS, parts / str(number), limits) for number, file in enumerate(paths)]
+        triples_of = partial(_parse, format=format, columns=TRIPLE_COLUMNS, limits=limits, layout=layout)
+        files = [triples_of(file, parts=parts / str(number)) for number, file in enumerate(paths)]
         names_format = "parquet" if names is not None and names.suffix == ".parquet" else "tsv"
         named = [] if names is None else _parse(names, names_format, NAME_COLUMNS, parts, limits)
         for reports in (*files, named):
@@ -117,9 +121,13 @@ def build_graph(
         shutil.rmtree(parts, ignore_errors=True)
 
 
-def _parse(path: Path, format: str, columns: tuple[str, ...], parts: Path, limits: BuildLimits) -> list[ChunkReport]:
+def _parse(
+    path: Path, format: str, columns: tuple[str, ...], parts: Path, limits: BuildLimits, layout: Layout = PLAIN
+) -> list[ChunkReport]:
     parts.mkdir(exist_ok=True)
-    chunks = formats.list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
+    chunks = formats.list_chunks(
+        path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes, layout=layout
+    )
     return list(limits.map_chunks(open_format(format).parse, chunks))
 
 

@@ -8,6 +8,7 @@ folders: memory stays flat. ``parse`` writes its rows and its rejects beside the
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
-from kgqa_core.config_base import GRAPH_FORMATS, open_entry
+from kgqa_core.config_base import GRAPH_FORMATS, Layout, open_entry
 from kgqa_core.errors import InputError, nearest_beside, shorten
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, records_table, unpack
 from kgqa_core.types import Reject
@@ -35,6 +36,25 @@ NOT_AN_OBJECT = "not a JSON object"
 EMPTY_FIELD = "empty field"
 WRONG_FIELDS = "wrong number of fields"
 BAD_QUOTES = "malformed quotes"
+UNDECODED = re.compile("[\udc80-\udcff]")
+MARK_INSIDE = "byte order mark inside the file"
+HEADER_WORDS = (  # how columns of heads, relations and tails are called: the first word of such a name
+    {"head", "subject", "subj", "source", "src", "from", "start", "entity", "node", "h", "s"},
+    {"relation", "relationship", "predicate", "property", "edge", "pred", "prop", "rel", "type", "p", "r"},
+    {"tail", "object", "obj", "target", "dest", "dst", "to", "end", "value", "entity", "node", "t", "o"},
+)
+PLAIN = Layout()
+FIRST_BYTES = 2**20  # of a file: the first line is looked for there
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where the lines of one file, or the rows of a Parquet file, hold what is read of them."""
+
+    places: tuple[int, ...]  # of the fields that are read, from 0 on
+    width: int = 3  # fields of a line
+    separator: str = ""
+    has_header: bool = False  # does the first line name them?
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,7 @@ class Chunk:
     start: int  # first byte; of a Parquet file the first row group, or row: as the format cuts
     end: int  # one past the last
     part: Path  # Parquet file that receives the rows; rejects go to ``rejects_part``
+    fields: Fields = Fields((0, 1, 2))
 
     @property
     def name(self) -> str:
@@ -90,6 +111,7 @@ class GraphFormat:
     example: str  # a line as it should look, for whoever gave a file without one
     parse: Callable[[Chunk], ChunkReport]  # writes a chunk's rows and rejects
     cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
+    find: Callable[[Path, tuple[str, ...], Layout], Fields] | None = None  # where a file's columns are
     unpacks: bool = False  # is a gzip unpacked before it is cut?
     parser_of: Callable[[Path], Any] = lambda path: None  # (file) -> ``nsm.Parse``, of lines that bring a subgraph each
 
@@ -100,17 +122,20 @@ def open_format(name: str) -> GraphFormat:
     return found
 
 
-def list_chunks(path: Path, *, format: str, columns: tuple[str, ...], parts: Path, chunk_bytes: int) -> list[Chunk]:
+def list_chunks(
+    path: Path, *, format: str, columns: tuple[str, ...], parts: Path, chunk_bytes: int, layout: Layout = PLAIN
+) -> list[Chunk]:
     """Cut ``path`` into chunks of about ``chunk_bytes``, whose parts lie in ``parts``; a gzip may be unpacked there.
 
     A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records. Raises
-    InputError when a Parquet file is none, or lacks one of the columns.
+    InputError when a Parquet file is none, a file lacks a column, or its first line may or may not be a header.
     """
     opened = open_format(format)
     if opened.unpacks and path.suffix == ".gz":
         path = unpack(path, parts)
+    fields = opened.find(path, columns, layout) if opened.find else Fields((0, 1, 2))
     return [
-        Chunk(path, format, columns, start, end, parts / f"{columns[0]}-{number:06d}.parquet")
+        Chunk(path, format, columns, start, end, parts / f"{columns[0]}-{number:06d}.parquet", fields)
         for number, (start, end) in enumerate(opened.cut(path, columns, chunk_bytes))
     ]
 
@@ -176,23 +201,10 @@ def read_slice(path: Path, start: int, end: int) -> bytes:
     return data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data
 
 
-def split_lines(data: bytes) -> tuple[list[str | bytes], bool]:
-    """Return the lines without their ends (undecodable ones as bytes), and whether the last one was ended."""
-    complete, data = data.endswith(b"\n"), data.removesuffix(b"\n")
-    try:
-        # split, not splitlines: a form feed or U+2028 inside a name ends no line
-        return [line.removesuffix("\r") for line in data.decode("utf-8").split("\n")], complete
-    except UnicodeDecodeError:
-        return list(map(decode_line, data.split(b"\n"))), complete
-
-
-def decode_line(line: bytes) -> str | bytes:
-    """Return the text of a line without its end; the bytes where they are not UTF-8."""
-    line = line.removesuffix(b"\n").removesuffix(b"\r")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError:
-        return line
+def split_lines(data: bytes) -> tuple[list[str], bool]:
+    """Return the lines without their ends, and whether the last one was ended; what is no UTF-8 are lone surrogates."""
+    lines = data.removesuffix(b"\n").decode("utf-8", "surrogateescape").split("\n")  # U+2028 in a name ends no line
+    return [line.removesuffix("\r") for line in lines], data.endswith(b"\n")
 
 
 def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *, unfinished: str) -> ReadRows[Value]:
@@ -205,10 +217,10 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
     usable: list[tuple[int, Value]] = []
     rejects: list[RawReject] = []
     for number, line in enumerate(lines, 1):
-        if isinstance(line, bytes):
-            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
+        if UNDECODED.search(line):
+            rejects.append((number, NOT_UTF8, line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
             continue
-        found = parse(number, line) if line.strip() else None
+        found = MARK_INSIDE if line.startswith("\ufeff") else parse(number, line) if line.strip() else None
         if isinstance(found, str):
             cut_off = found == unfinished and number == len(lines) and not complete
             rejects.append((number, TRUNCATED if cut_off else found, line))
@@ -217,35 +229,78 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
     return usable, rejects, len(lines), len(lines) - len(usable) - len(rejects)
 
 
-def parse_lines(chunk: Chunk, *, separator: str, quotes: bool = False, has_header: bool = True) -> ChunkReport:
+def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str, ...], layout: Layout) -> Fields:
+    """Return where a file of lines has its columns; InputError where nobody can tell whether its first line is one."""
+    separator = layout.delimiter or separator
+    lines, _ = split_lines(read_slice(path, 0, FIRST_BYTES))
+    number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
+    names = _split(first, separator, quotes) or []
+    plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
+    is_header = layout.header
+    if is_header is None:
+        is_header = names == list(columns) or str in map(type, layout.columns)
+    if guess and not layout.columns and (guess != plain if is_header else layout.header is None):
+        listed = f"columns: [{', '.join(names[place] for place in guess)}]"
+        named = "header: true" if guess == plain and len(names) == len(plain) else listed
+        raise InputError(
+            f"graph file: {path}:{number} looks like a header: {shorten(first)}. Say what it is in dataset.graph: "
+            f"{named} (it names the columns), or header: false (it is a triple)"
+        )
+    if is_header and number > 1:
+        raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
+    places = _places(path, layout.columns, names) if layout.columns else plain
+    return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
+
+
+def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return where head, relation and tail are, by what a header may call them; None where it is no header."""
+    words = [next(iter(re.findall("[a-z]+", name.casefold())), "") for name in names]
+    places: list[int] = []
+    for known in HEADER_WORDS:
+        places += [place for place, word in enumerate(words) if word in known and place not in places][:1]
+    return tuple(places) if len(places) == len(HEADER_WORDS) else None
+
+
+def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> tuple[int, ...]:
+    """Return the places, from 0 on, of columns that are given by name or by place from 1 on."""
+    known: dict[str | int, int] = {n: n - 1 for n in range(1, len(names) + 1)} | {
+        name: n for n, name in enumerate(names)
+    }
+    if missing := [column for column in columns if column not in known]:
+        raise InputError(
+            f"{path}: no column {missing[0]!r}; the columns are {shorten(list(names))}. Say which hold head, relation "
+            "and tail: dataset.graph.columns, such as [subject, predicate, object]"
+        )
+    return tuple(known[column] for column in columns)
+
+
+def parse_lines(chunk: Chunk, *, quotes: bool = False) -> ChunkReport:
     """Parse lines of fields: at once where nothing is wrong with any, else line by line, so that each fault is told.
 
-    ``quotes``: may fields be quoted, as in CSV? A quoted field ends in its line. ``has_header``: may the first line
-    hold the names of the columns?
+    ``quotes``: may fields be quoted, as in CSV? A quoted field ends in its line.
     """
     data = read_slice(chunk.path, chunk.start, chunk.end)
-    header = separator.join(chunk.columns)
-    begin = int(chunk.start == 0 and has_header and data.split(b"\n", 1)[0].rstrip(b"\r") == header.encode())
-    fields = None if quotes and b'"' in data else _read_fields(data, separator, chunk.columns, skip=begin)
+    begin = int(chunk.start == 0 and chunk.fields.has_header)
+    fields = None if quotes and b'"' in data else _read_fields(data, chunk, skip=begin)
     if fields is not None:
         first = chunk.start + begin + 1
         table = fields.append_column("position", pa.array(range(first, first + fields.num_rows), pa.int64()))
         return write_rows(chunk, table, [], num_lines=begin + table.num_rows, num_blank=begin)
-    split: Callable[[str], list[str] | None] = _split_csv if quotes else partial(str.split, sep=separator)
-    return _parse_each(chunk, split, has_header)
+    return _parse_each(chunk, quotes)
 
 
-def _read_fields(data: bytes, separator: str, columns: tuple[str, ...], *, skip: int) -> pa.Table | None:
-    """Return the fields of all lines after the first ``skip``; None where one has a fault, or is blank."""
-    if data.count(b"\r") != data.count(b"\r\n") or data.startswith(BYTE_ORDER_MARK):  # the reader eats these
+def _read_fields(data: bytes, chunk: Chunk, *, skip: int) -> pa.Table | None:
+    """Return the columns of all lines after the first ``skip``; None where one has a fault, or is blank."""
+    if data.count(b"\r") != data.count(b"\r\n") or BYTE_ORDER_MARK in data:  # the reader eats these
         return None
+    names, wanted = [str(place) for place in range(chunk.fields.width)], [str(place) for place in chunk.fields.places]
     options = (
-        pacsv.ReadOptions(use_threads=False, block_size=max(len(data), 1), column_names=columns, skip_rows=skip),
-        pacsv.ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=False),
-        pacsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False),
+        pacsv.ReadOptions(use_threads=False, block_size=max(len(data), 1), column_names=names, skip_rows=skip),
+        pacsv.ParseOptions(delimiter=chunk.fields.separator, quote_char=False, ignore_empty_lines=False),
+        pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=wanted),
     )
     try:
-        table = pacsv.read_csv(pa.BufferReader(data), *options).combine_chunks()
+        table = pacsv.read_csv(pa.BufferReader(data), *options).combine_chunks().rename_columns(chunk.columns)
     except pa.ArrowInvalid:
         return None
     return table if pc.all(_are_filled(table)).as_py() else None
@@ -255,61 +310,65 @@ def _are_filled(table: pa.Table) -> pa.ChunkedArray:
     return reduce(pc.and_, [pc.not_equal(pc.utf8_trim_whitespace(column), "") for column in table.columns])
 
 
-def _parse_each(chunk: Chunk, split: Callable[[str], list[str] | None], has_header: bool) -> ChunkReport:
-    columns = list(chunk.columns)
+def _parse_each(chunk: Chunk, quotes: bool) -> ChunkReport:
+    layout = chunk.fields
 
     def parse(number: int, line: str) -> tuple[object, ...] | str | None:
-        fields = split(line)
+        if layout.has_header and chunk.start + number == 1:
+            return None
+        fields = _split(line, layout.separator, quotes)
         if fields is None:
             return BAD_QUOTES
-        if has_header and chunk.start + number == 1 and fields == columns:
-            return None
-        if len(fields) != len(columns):
+        if len(fields) != layout.width:
             return WRONG_FIELDS
-        return (*fields, chunk.start + number) if all(map(str.strip, fields)) else EMPTY_FIELD
+        wanted = [fields[place] for place in layout.places]
+        return (*wanted, chunk.start + number) if all(map(str.strip, wanted)) else EMPTY_FIELD
 
     rows, rejects, num_lines, num_blank = read_lines(chunk, parse, unfinished=WRONG_FIELDS)
-    table = texts_table([row for _, row in rows], (*columns, "position"))
+    table = texts_table([row for _, row in rows], (*chunk.columns, "position"))
     return write_rows(chunk, table, rejects, num_lines=num_lines, num_blank=num_blank)
 
 
-def _split_csv(line: str) -> list[str] | None:
-    """Split one CSV line; None where its quotes do not close (a field with a line break in it, say)."""
-    if '"' not in line:
-        return line.split(",")
+def _split(line: str, separator: str, quotes: bool) -> list[str] | None:
+    """Split one line; None where its quotes do not close (a CSV field with a line break in it, say)."""
+    if not quotes or '"' not in line:
+        return line.split(separator)
     try:
-        return next(csv.reader([line], strict=True))
+        return next(csv.reader([line], strict=True, delimiter=separator))
     except csv.Error:
         return None
 
 
-WIKIMOVIES = GraphFormat(
-    "Rear Window|directed_by|Alfred Hitchcock", partial(parse_lines, separator="|", has_header=False), unpacks=True
-)
-TSV = GraphFormat("head<TAB>relation<TAB>tail", partial(parse_lines, separator="\t"), unpacks=True)
-CSV = GraphFormat('head,relation,"tail, with a comma"', partial(parse_lines, separator=",", quotes=True), unpacks=True)
+def format_of_lines(example: str, separator: str, *, quotes: bool = False) -> GraphFormat:
+    """Return a format whose lines hold fields, which may stand in ``quotes`` as in CSV, but end in their line."""
+    find = partial(_find_in_lines, separator, quotes)
+    return GraphFormat(example, partial(parse_lines, quotes=quotes), find=find, unpacks=True)
 
 
-# ------ Parquet: columns head, relation, tail.
+WIKIMOVIES = format_of_lines("Rear Window|directed_by|Alfred Hitchcock", "|")
+TSV = format_of_lines("head<TAB>relation<TAB>tail", "\t")
+CSV = format_of_lines('head,relation,"tail, with a comma"', ",", quotes=True)
+
+
+# ------ Parquet: columns head, relation, tail, or what the layout calls them.
 
 
 def open_parquet(path: Path, columns: tuple[str, ...] = ()) -> pq.ParquetFile:
     """Open a Parquet file; InputError where it is none, or lacks one of ``columns``."""
     try:
         file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: no readable Parquet file ({shorten(str(error))}). Is its format right?") from error
-    missing = [column for column in columns if column not in file.schema_arrow.names]
-    if missing:
-        raise InputError(
-            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
-            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
-        )
+    _places(path, columns, file.schema_arrow.names)
     return file
 
 
+def _find_in_parquet(path: Path, columns: tuple[str, ...], layout: Layout) -> Fields:
+    return Fields(_places(path, layout.columns or columns, open_parquet(path).schema_arrow.names))
+
+
 def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    file = open_parquet(path, columns)
+    file = open_parquet(path)
     start, taken = 0, 0
     for group in range(file.num_row_groups):
         taken += file.metadata.row_group(group).total_byte_size
@@ -321,10 +380,11 @@ def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> I
 def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     file = open_parquet(chunk.path)
     before = sum(file.metadata.row_group(group).num_rows for group in range(chunk.start))
-    table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=list(chunk.columns))
+    wanted = [file.schema_arrow.names[place] for place in chunk.fields.places]
     try:
-        arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in chunk.columns]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=wanted)
+        arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in wanted]
+    except (pa.ArrowException, KeyError, OSError) as error:
         raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error
     texts = pa.table(arrays, names=list(chunk.columns))
     kept = _are_filled(texts)
@@ -334,4 +394,4 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     return write_rows(chunk, rows, rejects, num_lines=table.num_rows)
 
 
-PARQUET = GraphFormat("columns head, relation, tail", _parse_row_groups, _row_group_cuts)
+PARQUET = GraphFormat("columns head, relation, tail", _parse_row_groups, _row_group_cuts, _find_in_parquet)

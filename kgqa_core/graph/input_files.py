@@ -136,9 +136,9 @@ def check_rejects(
     if num_rejects <= max_ratio * num_rows:
         return
     first = islice((row for table in rejects for row in table.slice(0, NUM_SHOWN).to_pylist()), NUM_SHOWN)
-    shown = "".join(f"\n  {row['file']}:{row['line']}: {row['reason']}: {shorten(row['text'])}" for row in first)
+    shown = "; ".join(f"{row['file']}:{row['line']}: {row['reason']}: {shorten(row['text'], 80)}" for row in first)
     share, enough = 100 * num_rejects / num_rows, math.ceil(1000 * num_rejects / num_rows) / 1000
     raise InputError(
-        f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %); the first:{shown}"
-        f"\nMend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
+        f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %); the first:\n"
+        f"  {shown}\nMend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
     )

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.formats import require_file
+from kgqa_core.graph.formats import require_file, texts_table
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, records_table
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
@@ -74,6 +74,7 @@ class QuestionReport:
 
     num_questions: int
     num_rejects: int
+    num_missing: int  # topics, answers and claims that the graph has not, of all questions
     rejects: dict[str, int]  # reason -> lines
     per_split: dict[str, int]  # split -> questions
     lint: LintReport
@@ -91,7 +92,7 @@ def build_questions(
     subgraphs: Subgraphs | None = None,
     gate_share: float = 0.0,
 ) -> QuestionReport:
-    """Build questions.parquet, rejects.parquet, coverage.parquet and lint.json in ``out_dir``.
+    """Build questions, rejects, missing and coverage.parquet, and lint.json in ``out_dir``.
 
     Where not all questions are used, variant.json and subset.json say which. ``max_steps``, ``reenter_topic`` and
     ``subgraphs`` are the explorer's, for coverage; ``gate_share`` as in ``take_gate``. Raises InputError where a file
@@ -106,14 +107,14 @@ def build_questions(
         found = link_file(file, loaded, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
         loaded.questions.extend(found)
     try:
-        _check_rejects(loaded.rejects, len(loaded.questions), section)
+        _check_rejects(loaded.rejects, len(loaded.questions), section, loaded.unknown)
     except InputError as error:
         shown = [(reject.file, reject.line) for reject in loaded.rejects[:NUM_SHOWN]]
         unknown = list(dict.fromkeys(loaded.unknown[place] for place in shown if place in loaded.unknown))
         if not unknown:
             raise
-        lines = [f"\n  nearest to {shorten(one)}: {', '.join(map(repr, nearest_names(one, graph)))}" for one in unknown]
-        raise InputError(f"{error}\nNot in the graph:{''.join(lines)}") from error
+        near = (f"nearest to {shorten(one, 60)}: {', '.join(map(repr, nearest_names(one, graph)))}" for one in unknown)
+        raise InputError(f"{error}. Not in the graph: {'; '.join(near)}") from error
     for one in left_out:
         loaded.note("dropped_by_variant", one["split"], f"{one['id']}: {one['reason']}")
     if format.finish:
@@ -132,11 +133,13 @@ def build_questions(
         "questions": records_table(questions, schemas.QUESTIONS),
         "rejects": records_table(loaded.rejects, schemas.REJECTS),
         "coverage": records_table(lint.reach, schemas.COVERAGE),
+        "missing": texts_table(loaded.missing, schemas.MISSING.names).cast(schemas.MISSING),
     }
     _write(out_dir, tables, {"lint": lint, "subset": subset, "variant": variant})
     return QuestionReport(
         num_questions=len(questions),
         num_rejects=len(loaded.rejects),
+        num_missing=len(loaded.missing),
         rejects=dict(sorted(Counter(reject.reason for reject in loaded.rejects).items())),
         per_split=dict(Counter(question.split for question in questions)),
         lint=lint,
@@ -172,11 +175,17 @@ def read_topics(section: QuestionSection) -> list[str]:
     return sorted(topics)  # the order of code points is that of bytes in UTF-8
 
 
-def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: QuestionSection) -> None:
+def _check_rejects(
+    rejects: Sequence[Reject], num_questions: int, section: QuestionSection, unknown: Container[tuple[str, int]] = ()
+) -> None:
+    """Raise InputError for too many; ``unknown``: places of those of which the graph lacks something, and few may."""
+    num_rows = len(rejects) + num_questions
+    faults = [one for one in rejects if (one.file, one.line) not in unknown]
+    counted = faults if len(rejects) - len(faults) <= section.max_missing_ratio * num_rows else rejects
     check_rejects(
-        [records_table(rejects[:NUM_SHOWN], schemas.REJECTS)],
-        num_rejects=len(rejects),
-        num_rows=len(rejects) + num_questions,
+        [records_table(counted[:NUM_SHOWN], schemas.REJECTS)],
+        num_rejects=len(counted),
+        num_rows=num_rows,
         max_ratio=section.max_reject_ratio,
         section="dataset.questions",
     )

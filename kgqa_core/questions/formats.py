@@ -18,13 +18,14 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten
-from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
+from kgqa_core.graph.formats import MARK_INSIDE, NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 
 Text = Annotated[str, Field(min_length=1)]
 Parsed = TypeVar("Parsed")
+KEY_TWICE = "a key twice in one object"
 MADE = "made, not asked: only for train and dev"
 Span = tuple[int, int]  # characters of a text: start, one past the end
 
@@ -65,6 +66,7 @@ class Loaded:
     questions: list[Question] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     unknown: dict[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a reject -> the unknown name
+    missing: list[tuple[str, str, str]] = field(default_factory=list)  # as in schemas.MISSING
     # What decides the split where a file has none: by text, and by the id of each question with that text.
     key_of_text: dict[str, str] = field(default_factory=dict)
     split_keys: dict[str, str] = field(default_factory=dict)
@@ -190,6 +192,8 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
             line = bare.decode("utf-8", errors="replace")
             if line.encode() != bare:
                 yield number, line, Fault(NOT_UTF8)
+            elif line.startswith("\ufeff"):
+                yield number, line, Fault(MARK_INSIDE)
             elif line.strip():
                 parsed = parse(line, number)
                 unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
@@ -208,12 +212,21 @@ def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:
     return Fault(f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT)
 
 
+def _has_key_twice(text: str) -> bool:
+    """Has an object of a JSON text a key twice? Readers take the last, and who wrote it may mean the first."""
+    found: list[bool] = []
+    json.loads(text, object_pairs_hook=lambda pairs: found.append(len(dict(pairs)) < len(pairs)))
+    return any(found)
+
+
 def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | Fault]) -> Parser:
     """Return what reads a JSON text as a ``model``, and makes a question of it and its number."""
     adapter = TypeAdapter(model)
 
     def parse(text: str, number: int) -> RawQuestion | Fault:
         read = read_object(adapter, text)
+        if isinstance(read, JsonQuestion) and _has_key_twice(text):
+            return Fault(KEY_TWICE)
         return read if isinstance(read, Fault) else make(read, number)
 
     return parse
@@ -307,7 +320,7 @@ class JsonQuestion:
     topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
     topic: Text | None = None  # the same, of one; read only where a file is asked, not learned from
     id: Text | None = None
-    hops: Annotated[int, Field(ge=1)] | None = None
+    hops: Annotated[int, Field(ge=1, le=99)] | None = None
     chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
     claim: Text | None = None
     verdict: bool | None = None

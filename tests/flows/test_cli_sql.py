@@ -54,8 +54,8 @@ def rows(*arguments: object) -> list[list[Any]]:
 
 def test_without_a_query_the_views_are_listed_with_columns_and_rows(conf: Path, pipeline: Pipeline) -> None:
     views = {view["name"]: view for view in answer(conf)["views"]}
-    names = "coverage encodings entities facts graph_rejects predictions_seed0 question_rejects questions relations"
-    assert " ".join(sorted(views)) == f"{names} triples"
+    names = "coverage encodings entities facts graph_rejects predictions_seed0 question_missing question_rejects"
+    assert " ".join(sorted(views)) == f"{names} questions relations triples"
     assert views["triples"]["columns"] == {"head": "INTEGER", "relation": "INTEGER", "tail": "INTEGER"}
     assert views["facts"]["rows"] == views["triples"]["rows"] == graph_of(pipeline).num_triples
     for name, view in views.items():

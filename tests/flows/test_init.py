@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.cli_init import graph_format, propose_walk
+from flows.cli_init import graph_format, header_of, propose_walk
 from kgqa_core.config_file import read_config
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
@@ -138,6 +139,24 @@ def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
 def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str, format: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert graph_format(tmp_path / name) == format
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "setting"),
+    [
+        ("g.csv", "subject,predicate,object", {"header": True}),
+        ("g.csv", '"from","to","type"', {"columns": ["from", "type", "to"]}),
+        ("g.csv", "id,head,relation,tail", {"columns": ["head", "relation", "tail"]}),
+        ("g.tsv", "head\trelation\ttail", {}),
+        ("g.tsv", "Ada\tborn in\tLondon", {}),
+        ("g.nt", "<a> <b> <c> .", {}),
+    ],
+)
+def test_a_first_line_that_names_the_columns_is_a_setting(
+    tmp_path: Path, name: str, line: str, setting: dict[str, Any]
+) -> None:
+    (tmp_path / name).write_text(f"\ufeff{line}\n", encoding="utf-8")
+    assert header_of(tmp_path / name, graph_format(tmp_path / name)) == setting
 
 
 def test_what_is_no_graph_is_said(files: Path) -> None:

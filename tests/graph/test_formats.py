@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,19 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
-from kgqa_core.config_base import GRAPH_FORMATS
+from kgqa_core.config_base import GRAPH_FORMATS, GraphSection, Layout
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, GraphFormat, list_chunks, open_format
+from kgqa_core.graph.formats import PLAIN, TRIPLE_COLUMNS, GraphFormat, list_chunks, open_format
 from kgqa_core.graph.input_files import collect_rejects
 
 Row = tuple[str, ...]
 Rejected = tuple[int, str]  # line, reason
 
 
-def parse(path: Path, format: str, chunk_bytes: int = 2**20) -> tuple[list[Row], list[Rejected]]:
+def parse(
+    path: Path, format: str, chunk_bytes: int = 2**20, layout: Layout = PLAIN
+) -> tuple[list[Row], list[Rejected]]:
     """Rows and rejects of a file that is read in chunks of ``chunk_bytes``."""
     with TemporaryDirectory() as parts:
-        chunks = list_chunks(path, format=format, columns=TRIPLE_COLUMNS, parts=Path(parts), chunk_bytes=chunk_bytes)
+        chunks = list_chunks(
+            path, format=format, columns=TRIPLE_COLUMNS, parts=Path(parts), chunk_bytes=chunk_bytes, layout=layout
+        )
         reports = [open_format(format).parse(chunk) for chunk in chunks]
         rows = [
             tuple(row[name] for name in TRIPLE_COLUMNS)
@@ -50,7 +56,8 @@ def parse(path: Path, format: str, chunk_bytes: int = 2**20) -> tuple[list[Row],
         ("wikimovies", "Amélie|r|日本\n", [("Amélie", "r", "日本")]),
         ("wikimovies", "a\u2028b|r|c\x0cd\n", [("a\u2028b", "r", "c\x0cd")]),  # line ends to Python, not to us
         ("tsv", "head\trelation\ttail\na\tr\tb\n", [("a", "r", "b")]),
-        ("tsv", "subject\trelation\ttail\n", [("subject", "relation", "tail")]),  # only the exact header is one
+        ("tsv", "subject\trelation\tb\n", [("subject", "relation", "b")]),  # only the exact header is one
+        ("wikimovies", "head|relation|tail\na|r|b\n", [("a", "r", "b")]),
         ("tsv", 'a "quoted"\tr\tb,c\n', [('a "quoted"', "r", "b,c")]),
         ("csv", 'head,relation,tail\n"a, b",r,"say ""hi"""\n', [("a, b", "r", 'say "hi"')]),
         ("csv", '"head","relation","tail"\na,r,b\n', [("a", "r", "b")]),
@@ -63,6 +70,86 @@ def test_rows_are_read(tmp_path: Path, format: str, data: str, rows: list[Row]) 
 
 
 @pytest.mark.parametrize(
+    ("format", "data", "layout", "rows"),
+    [
+        ("csv", "subject,predicate,object\na,r,b\n", {"header": True}, [("a", "r", "b")]),
+        ("tsv", "Head\tRelation\tTail\n\na\tr\tb\n", {"header": True}, [("a", "r", "b")]),
+        ("tsv", "Head\tRelation\tTail\n", {"header": False}, [("Head", "Relation", "Tail")]),
+        ("tsv", "head\trelation\ttail\n", {"header": False}, [("head", "relation", "tail")]),
+        ("csv", "from,to,type,weight\na,b,r,7\n", {"columns": ("from", "type", "to")}, [("a", "r", "b")]),
+        ("csv", 'to,"a, b",type\nb,a,r\n', {"columns": ("a, b", "type", "to")}, [("a", "r", "b")]),
+        ("csv", "7,b,r,a\n8,c,r,a\n", {"columns": (4, 3, 2)}, [("a", "r", "b"), ("a", "r", "c")]),
+        ("csv", "w,b,r,a\n8,c,r,a\n", {"columns": (4, 3, 2), "header": True}, [("a", "r", "c")]),
+        ("csv", 'a;r;"b;c"\n', {"delimiter": ";"}, [("a", "r", "b;c")]),
+        ("tsv", "a r b\n", {"delimiter": " "}, [("a", "r", "b")]),
+    ],
+)
+@pytest.mark.parametrize("chunk_bytes", [1, 2**20])
+def test_rows_are_read_as_the_layout_says(
+    tmp_path: Path, format: str, data: str, layout: dict[str, Any], rows: list[Row], chunk_bytes: int
+) -> None:
+    path = tmp_path / "kb"
+    path.write_text(data, encoding="utf-8")
+    assert parse(path, format, chunk_bytes, GraphSection(format=format, path=path, **layout)) == (rows, [])
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "advice"),
+    [
+        ("csv", "subject,predicate,object", "header: true (it names"),
+        ("csv", "\ufeffSubject,Predicate,Object", "header: true (it names"),
+        ("tsv", "\nHead\tRelation\tTail", "kb:2 looks like a header"),
+        ("wikimovies", "Head|Relation|Tail", "or header: false (it is a triple)"),
+        ("csv", "source,target,relation", "columns: [source, relation, target] (it names"),
+        ("csv", ":START_ID,:END_ID,:TYPE", "columns: [:START_ID, :TYPE, :END_ID] (it names"),
+        ("csv", "id,head_id,rel_type,tail_id", "columns: [head_id, rel_type, tail_id] (it names"),
+    ],
+)
+def test_what_looks_like_a_header_is_asked_about(tmp_path: Path, format: str, line: str, advice: str) -> None:
+    path = tmp_path / "kb"
+    path.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(advice)):
+        parse(path, format)
+    if line.startswith("\n"):
+        with pytest.raises(InputError, match="its columns are named in line 2"):
+            parse(path, format, layout=Layout(header=True))
+    if "columns: " in advice:  # in another order: to say that it is a header is not enough
+        with pytest.raises(InputError, match=re.escape(advice)):
+            parse(path, format, layout=Layout(header=True))
+
+
+def test_columns_of_parquet_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "kb.parquet"
+    pq.write_table(pa.table({"o": ["b"], "s": ["a"], "p": ["r"]}), path)
+    for columns in (("s", "p", "o"), (2, 3, 1)):
+        assert parse(path, "parquet", layout=Layout(columns=columns)) == ([("a", "r", "b")], [])
+    with pytest.raises(InputError, match=r"no column 'x'; the columns are \['o', 's', 'p'\]. Say which hold head"):
+        parse(path, "parquet", layout=Layout(columns=("s", "x", "o")))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"columns": ("a", "b")},
+        {"columns": ("a", "b", "a")},
+        {"columns": ("a", "b", 3)},
+        {"columns": (1, 2, 0)},
+        {"columns": ("a", "b", "c"), "header": False},
+        {"delimiter": ""},
+        {"delimiter": "||"},
+        {"delimiter": "x"},
+        {"delimiter": '"'},
+        {"format": "rdf", "columns": (1, 2, 3)},
+        {"format": "parquet", "delimiter": ","},
+        {"format": "parquet", "header": True},
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"column|delimiter|greater"):
+        GraphSection(**{"format": "csv", "path": Path("x"), **wrong})
+
+
+@pytest.mark.parametrize(
     ("format", "line", "reason"),
     [
         ("wikimovies", b"a|r", "wrong number of fields"),
@@ -72,6 +159,7 @@ def test_rows_are_read(tmp_path: Path, format: str, data: str, rows: list[Row]) 
         ("tsv", b"caf\xe9\tr\tb", "not UTF-8"),
         ("csv", b'"a,r,b', "malformed quotes"),  # a field that goes on in the next line
         ("csv", b"a,r", "wrong number of fields"),
+        ("tsv", b"\xef\xbb\xbfa\tr\tb", "byte order mark inside the file"),  # files that were put one behind the other
     ],
 )
 def test_a_bad_line_is_rejected_with_its_line_number(tmp_path: Path, format: str, line: bytes, reason: str) -> None:
@@ -102,6 +190,9 @@ def slow_parse(data: bytes, separator: str = "|") -> tuple[list[Row], list[Rejec
             fields = tuple(piece.decode().split(separator))
         except UnicodeDecodeError:
             rejects.append((number, "not UTF-8"))
+            continue
+        if piece.startswith(b"\xef\xbb\xbf"):
+            rejects.append((number, "byte order mark inside the file"))
             continue
         if not piece.decode().strip():
             continue
@@ -172,10 +263,9 @@ def test_an_unknown_format_names_the_nearest() -> None:
 
 
 TOY = """
-from functools import partial
-from kgqa_core.graph.formats import GraphFormat, parse_lines
+from kgqa_core.graph.formats import format_of_lines
 
-FORMAT = GraphFormat("head;relation;tail", partial(parse_lines, separator=";"))
+FORMAT = format_of_lines("head;relation;tail", ";")
 """
 USE = """
 from pathlib import Path

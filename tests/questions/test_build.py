@@ -77,7 +77,7 @@ def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build, write_jsonl: 
         build(path, out_dir=folder, max_reject_ratio=0.1)
     first, second = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
     assert first == second
-    assert sorted(first) == ["coverage.parquet", "lint.json", "questions.parquet", "rejects.parquet"]
+    assert sorted(first) == ["coverage.parquet", "lint.json", "missing.parquet", "questions.parquet", "rejects.parquet"]
 
 
 def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
@@ -156,6 +156,26 @@ def test_too_many_rejects_stop_the_build_and_name_what_is_near(
     assert report.rejects == {"no answer in the graph": 1, "no answers given": 1, "no topic in the graph": 1}
     rejects = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
     assert [reject["line"] for reject in rejects] == [5, 6, 7]
+
+
+def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(
+    tmp_path: Path, build: Build, write_jsonl: Write
+) -> None:
+    bad = [
+        GOOD | {"id": "none", "answers": ["Nobody"]},
+        GOOD | {"id": "some", "answers": ["Nobody", "Alfred Hitchcock"], "topics": ["Vertigo", "Vertiga"]},
+        {"id": "claims", "question": "Vertigo?", "claim": "Psycho", "verdict": False},
+    ]
+    path = write_jsonl(tmp_path / "own.jsonl", [*rows(199, "q"), *bad])
+    report = build(path)
+    assert (report.num_rejects, report.num_missing) == (2, 4)
+    missing = [tuple(row.values()) for row in pq.read_table(tmp_path / "out" / "missing.parquet").to_pylist()]
+    listed = [("none", "answer", "Nobody"), ("some", "topic", "Vertiga"), ("some", "answer", "Nobody")]
+    assert missing == [*listed, ("claims", "claim", "Psycho")]
+    with pytest.raises(InputError, match=r"2 of 202 rows rejected .*\n.*own.jsonl:200: no answer in the graph"):
+        build(path, max_missing_ratio=0.009)
+    with pytest.raises(InputError, match=r"1 of 203 rows rejected .*\n.*own.jsonl:203: no answers given"):
+        build(write_jsonl(tmp_path / "own.jsonl", [*rows(199, "q"), *bad, {"question": "Vertigo?"}]))
 
 
 def test_doubts_of_usable_lines_are_counted(tmp_path: Path, build: Build, write_jsonl: Write) -> None:

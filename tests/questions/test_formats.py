@@ -79,13 +79,14 @@ def test_a_file_without_the_field_or_no_file_is_an_error(tmp_path: Path) -> None
 
 def test_lines_are_read_with_their_numbers_whatever_their_ends_and_bytes(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\r\ncaf\xe9\nlast")
+    path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\r\ncaf\xe9\n\xef\xbb\xbf{}\nlast")
     read = parse_lines(path, lambda line, number: Fault(f"{number} {line}"))
     assert [(number, line, said) for number, line, said in read] == [
         (1, "one", Fault("1 one")),
         (3, "two", Fault("3 two")),
         (4, "caf�", Fault("not UTF-8")),
-        (5, "last", Fault("5 last")),
+        (5, "\ufeff{}", Fault("byte order mark inside the file")),
+        (6, "last", Fault("6 last")),
     ]
 
 
@@ -241,6 +242,10 @@ def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, 
             {"question": "Vertigo?", "answers": ["f1"], "hops": 0},
             "field hops: Input should be greater than or equal to 1",
         ),
+        (
+            {"question": "Vertigo?", "answers": ["f1"], "hops": 10**30},
+            "field hops: Input should be less than or equal to 99",
+        ),
         ({"question": "Vertigo?", "answers": ["1985"]}, "no answer in the graph"),
         ({"question": "Vertigo?", "answers": ["f1"], "topics": ["Vertiga"]}, "no topic in the graph"),
         ({"question": "Psycho?", "answers": ["f1"]}, "no entity name in the text"),
@@ -259,6 +264,16 @@ def test_an_unusable_line_is_rejected(
     assert len(questions) == 1
     assert (reject.file, reject.line, reject.reason) == ("own.jsonl", 2, reason)
     assert json.loads(reject.text) == row
+
+
+@pytest.mark.parametrize("key", ["question", "qu\\u0065stion", "note"])
+def test_a_key_that_is_there_twice_rejects_the_line(tmp_path: Path, films: KnowledgeGraph, key: str) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(f'{{"question": "Vertigo?", "note": "\\"id\\": 1", "answers": ["f1"], "{key}": "Other?"}}\n')
+    questions, rejects = load_question_file(path, format="jsonl", graph=films)
+    assert (questions, [one.reason for one in rejects]) == ([], ["a key twice in one object"])
+    path.write_text('{"question": "Vertigo?", "answers": ["f1"], "note": {"question": "\\"question\\": 7"}}\n')
+    assert len(load_question_file(path, format="jsonl", graph=films)[0]) == 1
 
 
 def test_lines_that_are_no_json_objects(tmp_path: Path, films: KnowledgeGraph) -> None:

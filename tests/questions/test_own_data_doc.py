@@ -56,7 +56,16 @@ def test_the_worked_example_works(built: tuple[KnowledgeGraph, QuestionReport, d
 def test_every_reason_is_in_the_table() -> None:
     reasons = [formats.NOT_UTF8, formats.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD, formats.BAD_QUOTES]
     reasons += [formats.NOT_JSON, link.DUPLICATE_ID, link.NO_ANSWER, link.NO_TOPIC, link.NO_MENTION]
-    reasons += [question_formats.MADE, link.NO_CLAIM, link.SHARED_CLAIM, nsm.NO_QUESTION, nsm.NO_SUBGRAPH, nsm.NUMBERED]
+    reasons += [
+        formats.MARK_INSIDE,
+        question_formats.KEY_TWICE,
+        question_formats.MADE,
+        link.NO_CLAIM,
+        link.SHARED_CLAIM,
+        nsm.NO_QUESTION,
+        nsm.NO_SUBGRAPH,
+        nsm.NUMBERED,
+    ]
     assert [reason for reason in reasons if f"`{reason}`" not in DOC] == []
 
 

@@ -13,7 +13,7 @@ from kgqa_core.errors import ConfigError
 from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
 
 TRIED = ["true", "false", "7", "3", "2", "37", "0.25", "0.7", "[a.]", "null", "1GB", "de", "tcp://127.0.0.1:8786"]
-TRIED += ["a/b"]
+TRIED += ["a/b", "[1, 3, 2]", ";"]
 
 
 def specs_of(path: Path, *overrides: str) -> dict[str, StageSpec]:

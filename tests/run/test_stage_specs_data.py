@@ -13,6 +13,7 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
+from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import REQUIRED, StageSpec, stage_specs
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
@@ -21,9 +22,10 @@ STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "eval
 TRAINED, JUDGED = "explorer-seed0", "evaluation-seed0"
 DUMP, CUT = "dataset.graph={format: freebase, path: data}", "dataset.subgraphs={method: pagerank, hops: 3}"
 SHAPED_BY: dict[tuple[str, ...], str] = {
-    ("graph",): "dataset.graph.max_reject_ratio dataset.graph.inverse_suffix",
+    ("graph",): "dataset.graph.max_reject_ratio dataset.graph.inverse_suffix dataset.graph.columns "
+    "dataset.graph.delimiter dataset.graph.header",
     ("questions",): "dataset.questions.max_reject_ratio dataset.questions.train_size dataset.questions.draw "
-    "dataset.questions.hold_out_templates",
+    "dataset.questions.max_missing_ratio dataset.questions.hold_out_templates",
     ("questions", TRAINED, "controls"): "dataset.reenter_topic explorer.steps",
     ("encodings", TRAINED): "encoder.dim explorer.mask_topics explorer.variant",
     (TRAINED,): "explorer.width explorer.edge_budget explorer.epochs explorer.batch_size explorer.learning_rate "
@@ -67,6 +69,21 @@ def test_formats_encoders_and_variants_change_what_reads_them(films: Path) -> No
     listed = ("dataset.questions.variant=etd", "dataset.questions.dev_ids=dev.txt")
     found = {key: sorted(spec.files) for key, spec in specs_of(films, *webqsp, *listed).items() if spec.files}
     assert found == {"graph": ["triples"], "questions": ["questions/WebQSP.train.json", "questions/dev_ids"]}
+
+
+def test_a_folder_of_parquet_files_is_one_graph(films: Path) -> None:
+    folder = films.parent / "parts"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match=r"parts holds no \.parquet file"):
+        specs_of(films, "dataset.graph={format: parquet, path: parts}")
+    for number in range(2):
+        table = pa.table({"s": [f"s{number}"], "r": ["r"], "o": ["o"], "weight": [number]})
+        pq.write_table(table, folder / f"part-{number}.parquet")
+    (folder / "_SUCCESS").touch()
+    pipeline = Pipeline(read_config(films, ["dataset.graph={format: parquet, path: parts, columns: [s, r, o]}"]))
+    assert sorted(pipeline.specs["graph"].files) == ["triples/part-0.parquet", "triples/part-1.parquet"]
+    assert pipeline.make("graph").artifact.folder.joinpath("triples-0000.parquet").is_file()
+    assert graph_of(pipeline).entity_labels == ["o", "s0", "s1"]
 
 
 def test_no_setting_is_forgotten_here() -> None:

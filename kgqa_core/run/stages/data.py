@@ -67,7 +67,7 @@ def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
     """A dump is parsed file by file, whatever is asked."""
     if graph := _freebase(config):
         parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
-        for path in _dump_files(graph.path):
+        for path in _triple_files(graph):
             yield StageSpec(f"{DUMP}{path.name}", parse, files={path.name: path})
 
 
@@ -76,13 +76,14 @@ def _freebase(config: RunConfig) -> base.FreebaseSection | None:
     return graph if isinstance(graph, base.FreebaseSection) else None
 
 
-def _dump_files(path: Path) -> list[Path]:
-    """Return the files of a dump: ``path``, or what a folder holds; ConfigError where it holds none."""
-    if not path.is_dir():
-        return [path]
-    found = sorted(entry for entry in path.iterdir() if entry.suffix in (".nt", ".gz") and entry.is_file())
+def _triple_files(graph: base.GraphSection | base.FreebaseSection) -> list[Path]:
+    """Return the path, or the files of a folder of a dump or of Parquet; ConfigError where that holds none."""
+    suffixes = {"freebase": (".nt", ".gz"), "parquet": (".parquet",)}.get(graph.format)
+    if graph.path is None or suffixes is None or not graph.path.is_dir():
+        return [graph.path] if graph.path else []
+    found = sorted(entry for entry in graph.path.iterdir() if entry.suffix in suffixes and entry.is_file())
     if not found:
-        raise ConfigError(f"dataset.graph.path: {path} holds no .nt or .gz file")
+        raise ConfigError(f"dataset.graph.path: {graph.path} holds no {' or '.join(suffixes)} file")
     return found
 
 
@@ -100,7 +101,8 @@ def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
     elif isinstance(config.dataset, base.FileDataset):
         graph, needs, files = config.dataset.graph, (*_dump_specs(config), *_topics_specs(config)), {}
         if isinstance(graph, base.GraphSection):
-            files = {"triples": graph.path} if graph.path else question_files(config.dataset.questions)
+            named = {"triples" if path == graph.path else f"triples/{path.name}": path for path in _triple_files(graph)}
+            files = named or question_files(config.dataset.questions)
             files |= {"names": graph.names} if graph.names else {}
         own = graph.model_dump(mode="json", exclude={"path", "names", *(HOW_TO_PARSE if needs else ())})
         yield StageSpec("graph", own, tuple(spec.key for spec in needs), files)
@@ -191,7 +193,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         given = base.GraphSection(
             format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0
         )
-    files = [given.path] if given.path else _question_paths(run)
+    files = _triple_files(given) or _question_paths(run)
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
             files,
@@ -200,6 +202,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
             names=given.names,
             max_reject_ratio=given.max_reject_ratio,
             inverse_suffix=given.inverse_suffix,
+            layout=given,
             limits=BuildLimits(map_chunks, memory_limit=run.config.runtime.memory_limit),
         )
     recorder.metrics(report, "num_entities", "num_relations", "num_triples", "num_duplicates", "num_rejects")
@@ -268,7 +271,7 @@ def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Reco
         subgraphs=subgraphs_of(run) if "subgraphs" in spec.needs else None,
         gate_share=run.config.gate.share if run.config.gate else 0.0,
     )
-    recorder.metrics(report, "num_questions", "num_rejects")
+    recorder.metrics(report, "num_questions", "num_rejects", "num_missing")
     recorder.metrics(report.per_split, prefix="num_")
     if report.subset:
         recorder.metric("num_masked_texts", report.subset.num_masked)
@@ -295,5 +298,5 @@ STAGES = (
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 5, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 2, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 3, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("questions", 4, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
