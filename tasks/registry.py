@@ -17,9 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kgqa_core.config_file import home_folder
 from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.run.serve import ServedCard, read_encoder_name, write_served
+from kgqa_core.run.serve import ServedCard, open_served, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, tracking_uri
 from tasks.release import model_name
 from tasks.run_content import FlowRun, Stage
@@ -125,23 +126,25 @@ def example_rows(stages: Sequence[Stage]) -> list[dict[str, str]]:
 
 
 def load_answerer(home: Path, uri: str) -> Answerer:
-    """Load a registered model, ``models:/kgqa-demo@champion`` or ``models:/kgqa-demo/1``, to ask it questions.
+    """Open a registered model, ``models:/kgqa-demo@champion`` or ``models:/kgqa-demo/1``, to ask it questions.
 
-    Raises InputError, with those that there are, for no such model, version or alias; ArtifactError as ``open_served``.
+    Its weights and its card are read; the Python file that it carries is not run, so whoever may write to the registry
+    runs nothing here. Raises InputError, with those that there are, for no such model, version or alias; ArtifactError
+    as ``open_served``.
     """
     store = tracking_uri(home)
     import_mlflow()
     with quick_imports():
-        import mlflow.pyfunc
+        import mlflow
+        from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
     mlflow.set_tracking_uri(store)
     try:
-        loaded = mlflow.pyfunc.load_model(uri, suppress_warnings=True)
+        folder = Path(download_artifacts(artifact_uri=uri))
     except MlflowException as problem:
         why = problem.message.rstrip(".")
         raise InputError(f"cannot load {uri} from MLflow ({store}): {why}. {_offer(uri)}") from problem
-    answerer: Answerer = loaded.unwrap_python_model().answerer
-    return answerer
+    return open_served(folder / "artifacts" / "explorer", home_folder())  # as save_model wrote it
 
 
 def _offer(uri: str) -> str:
