@@ -168,7 +168,7 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "trakcing={}", r"unknown key 'trakcing' \(value {}\); legal keys: cluster, dataset,.*'tracking'\?"),
         (EMBEDDED, "explorer.epoch=8", r"unknown key 'explorer.epoch' \(value 8\).*did you mean 'epochs'"),
         (EMBEDDED, "dataset.sed=3", r"'dataset.sed' \(value 3\); legal keys: name, reenter_topic, seed, source;"),
-        (FILES, "dataset.graph.pth=x", r"'dataset.graph.pth' .*format, header, inverse_suffix, max_reject_ratio.*'path'\?"),
+        (FILES, "dataset.graph.pth=x", r"'dataset.graph.pth' .*format, header, inverse_suffix.*'path'\?"),
         (FILES, f"{QUESTIONS}.files={{tran: x}}", r"questions.files.tran.*train, dev, test.*'train'\?"),
         (FILES, "dataset.files=3", r"unknown key 'dataset.files' \(value 3\)"),
         (EMBEDDED, "dataset.source=embeded", r"dataset.source = 'embeded'.*mean 'embedded'\?"),
