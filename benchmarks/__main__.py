@@ -38,6 +38,7 @@ BENCHMARKS = (
     "gpu",
     "lm_gpu",
     "gate",
+    "papers",
     "shipped_adapter",
 )  # modules of this package, each with run(home)
 ASKED_FOR = ("shipped_adapter",)  # not among all: it writes into the package

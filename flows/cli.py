@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +99,10 @@ def run(
         bool,
         typer.Option("--oracle", help="Rows of an oracle, too, which knows the answers: the ceiling of each system."),
     ] = False,
+    small: Annotated[
+        bool,
+        typer.Option("--small", help="On a miniature of its data and models, which is made here: do all stages run?"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the whole flow: build, encode, train, evaluate, and show it in MLflow.
@@ -109,8 +114,19 @@ def run(
       kgqa run conf/demo.yaml
       kgqa run conf/demo.yaml --oracle
       kgqa run conf/metaqa-3hop.yaml --set explorer.epochs=3 --set explorer.seeds=[0,1,2]
+      kgqa run conf/papers/rog-webqsp.yaml --small
     """
+    if small:
+        from tasks.miniature import enter_miniature
+
+        settings = [*enter_miniature(conf, settings or ()), *(settings or ())]
     run_and_print("retrain", conf, [*(settings or []), *(with_oracle(conf, settings) if oracle else [])], as_json)
+    if small:
+        places = " ".join(f"{name}={os.environ[name]}" for name in ("KGQA_HOME", "KGQA_DATA"))
+        typer.echo(
+            "A miniature: models of random weights on an invented graph. No figure of it says anything.", err=True
+        )
+        typer.echo(f"Other commands find it after: export {places}", err=True)
 
 
 @command

@@ -28,6 +28,7 @@ from kgqa_core.config_base import (
     Size,
 )
 from kgqa_core.config_lm import (
+    PAPERS,
     DensePlannerSection,
     LmSection,
     OwnModelSection,
@@ -198,10 +199,14 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_a_graph(cls, given: Any) -> Any:
+    def _defaults(cls, given: Any) -> Any:
         dataset = given.get("dataset") if isinstance(given, dict) else None
-        has_none = isinstance(dataset, dict) and dataset.get("source") == "plans"
-        return {"encoder": None, "explorer": None, **given} if has_none else given
+        if isinstance(dataset, dict) and dataset.get("source") == "plans":
+            return {"encoder": None, "explorer": None, **given}
+        tuned, explorer = (given.get(name) for name in ("reasoner", "explorer")) if dataset else (None, None)
+        if isinstance(tuned, dict) and tuned.get("variant") in PAPERS and isinstance(explorer, dict):
+            return {**given, "explorer": {"mask_topics": False, **explorer}}  # RoG and EPERM read the question itself
+        return given
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:

@@ -79,6 +79,7 @@ class PlansSection(Section):
     supervision: Literal["best", "all_shortest", "precise"] = "best"  # which of the shortest paths teach
     precision_threshold: Share = 0.5  # t of EPERM Eq. 5, with supervision: precise
     num_plans: Annotated[int, Field(ge=1)] = 3  # per question
+    only_existing: bool = True  # of what a language model says: held to paths around the topics; False: any text
     seeds: Seeds = (0,)  # each planner is trained, and scored, once per seed
 
     @property

@@ -82,16 +82,17 @@ BESIDE: Mapping[Metric, str] = {
     "complete_match": "published complete",
 }
 """Metrics that have a column of their own each; figures of which nobody knows the metric are not shown."""
-FREEBASE = {"webqsp": "WebQSP", "cwq": "CWQ"}
+FREEBASE = {"webqsp": "WebQSP", "cwq": "CWQ", "webquestions": "WebQuestions"}
 
 
 def paper_datasets(name: str, hops: Iterable[str]) -> list[str]:
     """Return what papers call the datasets that a run's questions, of so many ``hops``, are of; empty for others."""
-    if name.startswith("metaqa"):
-        return [f"MetaQA-{count}" for count in hops if count in ("1", "2", "3")]
-    if name.startswith("wc2014"):
-        return ["WC-m"] if "mixed" in name else [f"WC-{count}" for count in hops if count in ("1", "2")]
-    return [paper for part, paper in FREEBASE.items() if part in name.split("-")]
+    parts, counts = name.split("-"), [count for count in hops if count in ("1", "2", "3")]
+    if "metaqa" in parts:
+        return [f"MetaQA-{count}" for count in counts]
+    if "wc2014" in parts:
+        return ["WC-m"] if counts[1:] else [f"WC-{count}" for count in counts]
+    return [paper for part, paper in FREEBASE.items() if part in parts]
 
 
 def published_beside(

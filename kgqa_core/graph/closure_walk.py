@@ -210,7 +210,8 @@ def labels_named(
 ) -> dict[str, list[str]]:
     """Return, of the texts that are names or aliases in a dump, the labels of the entities that bear them, sorted.
 
-    A text that is a MID is taken for no name: where all are, as in WebQSP, the names of a dump need not be read.
+    A text that is a MID is taken for no name: where all are, as in WebQSP, the names of a dump need not be read. Keys
+    of Freebase (``/en/ada_lovelace``) are not kept of a dump, but they are spelled as the names that they are made of.
     """
     wanted = sorted(name for name in set(names) if not re.fullmatch(MID, name))
     parts = _files(dumps, "names")
@@ -218,7 +219,9 @@ def labels_named(
         return {}
     with connect(memory_limit, temp_directory, {"given": parts}) as connection:
         connection.register("wanted", pa.table({"name": wanted}))
-        query = (
-            "select name, list(distinct entity order by entity) from given semi join wanted using (name) group by name"
-        )
-        return dict(connection.sql(f"{query} order by name").fetchall())
+        spelled = "'/en/' || trim(regexp_replace(lower(name), '[^a-z0-9]+', '_', 'g'), '_')"
+        has_keys = any(name.startswith("/en/") for name in wanted)
+        keys = f"union all select {spelled}, entity from given" if has_keys else ""
+        query = "select name, list(distinct entity order by entity) from called semi join wanted using (name)"
+        called = f"with called as (select name, entity from given {keys})"
+        return dict(connection.sql(f"{called} {query} group by name order by name").fetchall())

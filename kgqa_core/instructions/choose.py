@@ -38,7 +38,7 @@ class Candidate:
 
     name: str
     score: float  # its probability (EtD Eq. 3), over all candidates or renormalised over those shown
-    evidence: str = ""  # see ``render.render_triples``; empty: none
+    evidence: tuple[str, ...] = ()  # triples as ``render.render_triples`` has them
     tail: str = ""  # name of the tail of its last triple
 
 
@@ -66,8 +66,8 @@ class Choice:
 class Shown:
     """What candidates show; each off is a variant of EtD's and DualR's Table 4."""
 
-    labels: bool = True  # else one list of names, without labels (w/o mcp)
-    names: bool = True
+    labels: bool = True  # else lists of names, of probabilities and of facts, side by side (w/o mcp)
+    names: bool = True  # else facts with probabilities, without labels (w/o cand)
     probabilities: bool = True
     evidence: bool = True
 
@@ -82,6 +82,11 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
     shown: Shown = field(default_factory=Shown)
     only_candidates: bool = False  # constrain to one label with its name; the papers leave the model free
 
+    @property
+    def file(self) -> str:
+        """Return the name of the prompt file: without labels none can be asked for."""
+        return self.name if self.shown.labels and self.shown.names else f"{self.name}_unlabelled"
+
     def values(self, case: ChooseCase) -> dict[str, str]:
         """Return what the prompt shows."""
         return {"candidates": render_candidates(case.candidates, self.shown)}
@@ -93,7 +98,7 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
     def parse(self, text: str, case: ChooseCase) -> Choice | ParseFailure:
         """Return what a text chooses: by label, else by name, else freely."""
         text = text[:MAX_TEXT]
-        labelled = _by_label(text, case.candidates) if self.shown.labels else None
+        labelled = _by_label(text, case.candidates) if self.file == self.name else None
         return labelled or _by_name(text, case) or _freely(text)
 
     def constraint(self, case: ChooseCase) -> Constraint | None:
@@ -109,13 +114,20 @@ def label_of(index: int) -> str:
 
 
 def render_candidates(candidates: Sequence[Candidate], shown: Shown) -> str:
-    """Return the candidates as the prompt shows them, one per line."""
+    """Return the candidates as the prompt shows them, one per line; without labels in the forms of EtD's Table 14."""
+    if shown.names and not shown.labels:
+        facts = dict.fromkeys(fact for candidate in candidates for fact in candidate.evidence)
+        lists = [[escape(candidate.name) for candidate in candidates]]
+        lists += [[f"{candidate.score:.3f}" for candidate in candidates]] if shown.probabilities else []
+        lists += [list(facts)] if shown.evidence else []
+        titles = ["Names", *(["Probabilities"] if shown.probabilities else []), "Evidence"]
+        return render_lines(f"{title}: [{', '.join(one)}]" for title, one in zip(titles, lists, strict=False) if one)
     lines = []
     for index, candidate in enumerate(candidates):
-        parts = [escape(candidate.name)] if shown.names else []
+        parts = [f"{label_of(index)}.", escape(candidate.name)] if shown.names else ["-"]
         parts += [f"(probability {candidate.score:.3f})"] if shown.probabilities else []
-        parts += [f"{{evidence: {candidate.evidence}}}"] if shown.evidence and candidate.evidence else []
-        lines.append(" ".join([f"{label_of(index)}.", *parts] if shown.labels else ["-", *parts]))
+        parts += [f"{{evidence: {', '.join(candidate.evidence)}}}"] if shown.evidence and candidate.evidence else []
+        lines.append(" ".join(parts))
     return render_lines(lines)
 
 

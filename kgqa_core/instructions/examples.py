@@ -277,7 +277,7 @@ def choose_cases(asked: Asked) -> Made:
         entities, scores = prediction.candidates[:count], prediction.scores[:count]
         paths = [*prediction.paths[:count], *[()] * count][: len(entities)]
     if entities:
-        evidence = [render_triples(asked.search, path) for path in paths]
+        evidence = [tuple(render_triples(asked.search, (step,)) for step in path) for path in paths]
         columns = zip(asked.names(entities), scores, evidence, strict=True)
         right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
         case = choose.ChooseCase(

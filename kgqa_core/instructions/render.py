@@ -64,6 +64,7 @@ PLACEHOLDERS: Mapping[str, tuple[str, str]] = {
     "reason": ("question groups|paths", ""),  # paths by the relations that they go along, or a line for each
     "reason_scored": ("question groups|paths", ""),  # of reason, where paths carry scores (EPERM)
     "choose": ("question candidates", ""),
+    "choose_unlabelled": ("question candidates", ""),  # of choose, where candidates have no letters (EtD Table 14)
     "explain": ("question groups|paths", ""),
     "extract_clues": ("question", ""),
     "map_relations": ("question clues relations", "entity"),

@@ -200,7 +200,7 @@ def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:
 
 
 def _label(call: Call, pick: int) -> str:
-    return label_of(pick) if call.name == "choose" and call.instruction.shown.labels else ""
+    return label_of(pick) if call.name == "choose" == call.instruction.file else ""
 
 
 def held_to(constraint: Constraint | None, text: str) -> str:

@@ -38,7 +38,7 @@ from kgqa_core.types import LabelPath, Question, Reject
 if TYPE_CHECKING:
     from kgqa_core.config_lm import PlansSection
     from kgqa_core.lm.calls import Meter
-    from kgqa_core.lm.types import LanguageModel, Searches
+    from kgqa_core.lm.types import LanguageModel
     from kgqa_core.systems.etd import ExplorerSystem
 
 FUSION_FILE = "fusion.json"
@@ -216,10 +216,12 @@ class Parts:
 
     def asker(self) -> PlanAsker:
         """Return how the language model that answers is asked about plans that exist."""
-        searches: Searches = "bound"  # whoever plays a model
-        if self.answerer == "lm":
-            searches = opening.plan_searches(self.pipeline.config, self.row)
-        return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search), searches=searches)
+        prompts, space = PlanInstruction(self.prompts), path_constraints(self.search)
+        if self.answerer != "lm":  # whoever plays a model picks among what there is
+            return PlanAsker(prompts, space)
+        config = self.pipeline.config
+        held = space if opening.only_existing(config) else None
+        return PlanAsker(prompts, held, searches=opening.plan_searches(config, self.row))
 
     def fusion(self) -> Mapping[str, Any]:
         """Return what was chosen on dev for this seed (``SystemType.fuses``)."""

@@ -335,6 +335,11 @@ class OpenedPlanner(NamedTuple):
     meter: Meter | None = None  # None: no language model
 
 
+def only_existing(config: RunConfig) -> bool:
+    """Say whether a language model that plans is held to paths that exist around the topics."""
+    return config.plans is None or config.plans.only_existing
+
+
 @contextmanager
 def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[OpenedPlanner]:
     """Open one of the run's planners: generator, dense or mixture; ``row``: with the model that plans for that row."""
@@ -345,8 +350,9 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.planners.generator import GeneratorPlanner, MixturePlanner
 
+    space: PathConstraints | RelationConstraint | None = None
     if search := plan_graph(pipeline):
-        space: PathConstraints | RelationConstraint = path_constraints(search)
+        space = path_constraints(search) if only_existing(pipeline.config) else None
     else:
         longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)

@@ -203,8 +203,7 @@ class Etd(System):
         kept = self.settings
         if kept.determine == "plan":
             return self._answer(question, prepared, (yield from self._weigh(question, prepared)))
-        # Without candidates the paper's prompt has neither names nor labels: facts and probabilities alone (Table 14).
-        shown = Shown(kept.multiple_choice and kept.candidates, kept.candidates, kept.probabilities, kept.paths)
+        shown = Shown(kept.multiple_choice, kept.candidates, kept.probabilities, kept.paths)
         instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
         (reply,) = yield [Ask(instruction, self._case(question, prepared))]
         return self._answer(question, prepared, reply.result)
@@ -240,7 +239,7 @@ class Etd(System):
             Candidate(
                 names.name_of(entity),
                 score / whole if whole else 0.0,
-                render_triples(names, path),
+                tuple(render_triples(names, (step,)) for step in path),
                 names.name_of(path[-1].tail) if path else "",
             )
             for entity, score, path in zip(explored.candidates[:count], scores, paths, strict=False)

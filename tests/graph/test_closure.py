@@ -214,5 +214,8 @@ def test_all_who_bear_a_name_or_an_alias_are_found_in_all_files_and_mids_are_no_
         write_rows(dump, "names", schemas.DUMP_NAMES, rows, 2)
     found = labels_named(["Ann", "Annie", "Nobody", "m.0c1"], dumps, memory_limit="100MB", temp_directory=tmp_path)
     assert found == {"Ann": ["m.0b1", "m.0c1", "m.0d2"], "Annie": ["m.0b1"]}
+    keys = ["/en/annie", "/en/an", "Ann"]  # a key of Freebase is spelled as a name
+    found = labels_named(keys, dumps, memory_limit="100MB", temp_directory=tmp_path)
+    assert found == {"/en/annie": ["m.0b1"], "Ann": ["m.0b1", "m.0c1", "m.0d2"]}
     (tmp_path / "names-00000.parquet").write_text("would fail if it were read")
     assert labels_named(["m.0c1"], [tmp_path], memory_limit="100MB", temp_directory=tmp_path) == {}

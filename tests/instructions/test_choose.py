@@ -14,8 +14,8 @@ CASE = ChooseCase(
     question="when did the films appear that the painter of Nightfall also made?",
     question_id="q1",
     candidates=(
-        Candidate("1989", 0.601, "(Nightfall, made_by, Ida Moon), (Dawn, made_by, Ida Moon), (Dawn, year, 1989)"),
-        Candidate("1998", 0.3, "(Nightfall, about, cats), (Snake, about, cats), (Snake, year, 1998)"),
+        Candidate("1989", 0.601, ("(Nightfall, made_by, Ida Moon)", "(Dawn, made_by, Ida Moon)", "(Dawn, year, 1989)")),
+        Candidate("1998", 0.3, ("(Nightfall, made_by, Ida Moon)", "(Snake, made_by, Ida Moon)", "(Snake, year, 1998)")),
         Candidate("Ida Moon", 0.099),
     ),
     right=(0, 2),
@@ -32,14 +32,28 @@ def test_candidates_show_label_probability_and_evidence() -> None:
 @pytest.mark.parametrize(
     ("shown", "line"),
     [
-        (Shown(labels=False), "- Ida Moon (probability 0.099)"),
-        (Shown(names=False), "C. (probability 0.099)"),
+        (Shown(names=False), "- (probability 0.099)"),
         (Shown(probabilities=False), "C. Ida Moon"),
-        (Shown(labels=False, probabilities=False, evidence=False), "- Ida Moon"),
+        (Shown(labels=False, probabilities=False, evidence=False), "Names: [1989, 1998, Ida Moon]"),
     ],
 )
 def test_the_variants_of_the_papers_leave_parts_out(shown: Shown, line: str) -> None:
     assert ChooseInstruction(CHOOSE.prompts, shown).render(CASE).text.splitlines()[-1] == line
+
+
+def test_without_multiple_choice_lists_stand_side_by_side_and_no_letter_is_asked_for() -> None:
+    """EtD's Table 14: names, probabilities and facts are lists of their own, each fact once."""
+    text = ChooseInstruction(CHOOSE.prompts, Shown(labels=False)).render(CASE).text
+    facts = [fact for candidate in CASE.candidates for fact in candidate.evidence]
+    assert text.splitlines()[-3:] == [
+        "Names: [1989, 1998, Ida Moon]",
+        "Probabilities: [0.601, 0.300, 0.099]",
+        f"Evidence: [{', '.join(dict.fromkeys(facts))}]",
+    ]
+    unlabelled = [Shown(labels=False), Shown(names=False), Shown(labels=False, names=False)]
+    for shown in unlabelled:
+        assert "letter" not in ChooseInstruction(CHOOSE.prompts, shown).render(CASE).text
+    assert "letter" in CHOOSE.render(CASE).text
 
 
 def test_every_right_candidate_is_taught() -> None:

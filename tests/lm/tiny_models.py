@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from kgqa_core import schemas
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm.tune_data import TuneJob
+from tasks import miniature_models
 
 RELATIONS = ("film.film.directed_by", "film.film.genre", "people.person.place_of_birth")
 CORPUS = [
@@ -93,33 +91,12 @@ def byte_level(
     special: list[str], *, corpus: Sequence[str] = CORPUS, size: int = 331, words: bool = True, **roles: str
 ) -> Any:
     """Byte-level BPE, as GPT-2, Llama-3 and Qwen have it; without ``words`` its tokens may reach over blanks."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(corpus, trainer)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+    return miniature_models.byte_level(special, corpus=corpus, size=size, words=words, **roles)
 
 
 def sentencepiece_like(template: str | None = None, *, corpus: Sequence[str] = CORPUS, size: int = 389) -> Any:
     """BPE with blanks written as letters, and bytes to fall back on, as Llama-2 has it."""
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, special_tokens=special))
-    content = json.loads(tokenizer.to_str())
-    content["added_tokens"] = content["added_tokens"][:3]  # the trainer makes special tokens of the bytes, too
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
+    made = miniature_models.sentencepiece_like(corpus=corpus, size=size)
     made.chat_template = template
     return made
 

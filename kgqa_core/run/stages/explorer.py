@@ -80,6 +80,7 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
     idle |= ({"cpu_minutes"} if explorer.epochs else set()) | ({"tries"} if explorer.tries == 1 else set())
     section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on", *idle})
     section["reenter_topic"] = config.dataset.reenter_topic
+    section |= {"attention_threshold": 0.0} if explorer.variant == "paper" else {}  # K alone prunes
     # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
     section |= {f"encoder_{name}": value for name, value in encoder_identity(config).items()}
     files = _encoder_files(config)

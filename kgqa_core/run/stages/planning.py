@@ -66,6 +66,7 @@ def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
     for planner, seed in itertools.product(plans.planners, plans.seeds):
         section: dict[str, Any] = {"planner": planner, "num_plans": plans.num_plans}
         section |= {"split": config.evaluation.split, "seed": seed}
+        section |= {} if plans.only_existing else {"only_existing": False}
         files: dict[str, Path] = {}
         if planner in ("generator", "mixture"):
             section |= {**model_recipe(config), "prompts": prompt_hashes(config, "plan")}

@@ -19,7 +19,7 @@ from kgqa_core.config_lm import ROLES
 from kgqa_core.config_systems import Answerer, system_type
 from kgqa_core.errors import InputError
 from kgqa_core.run.cluster import MapTasks, open_cluster
-from kgqa_core.run.open import graph_of, has_generator, model_label, subgraphs_of
+from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
@@ -89,6 +89,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     section |= {} if row == name else {"row": row}
     section |= {"abstain_below": least} if (least := systems.abstain_below.get(row)) else {}
     section |= {**systems.model_dump(mode="json", include=SHARED), **plan_walk_of(config)}
+    section |= {} if only_existing(config) else {"only_existing": False}
     if own is not None:  # but for the run and the file that it depends on
         shown = own.model_dump(mode="json", exclude={"explorer", "file"})
         section |= {f"settings.{setting}": value for setting, value in shown.items()}
