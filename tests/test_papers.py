@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -50,6 +51,49 @@ def test_every_table_and_figure_has_runs_or_a_reason(paper: str) -> None:
 def test_so_is_every_run_with_its_settings(data: None) -> None:
     for config, settings in sorted({(run["config"], tuple(run.get("set", ()))) for run in RUNS}):
         read_config(PAPERS / config, settings)
+
+
+METHOD = {"explorer": r"(EtD|DualR)-w\.o\.-AD", "etd": "EtD", "dualr": "DualR", "rog": "RoG", "eperm": "EPERM"}
+METHOD |= {"fiske": "FiSKE", "tog": "ToG", "direct": "IO|LLaMA2|Llama2", "cot": "CoT"}
+
+
+@pytest.mark.slow
+def test_every_table_has_a_row_that_one_of_its_run_files_makes(data: None) -> None:
+    for (paper, name), table in TABLES.items():
+        if "rows" not in table or "runs" not in table:
+            assert "rows" not in table or table["reason"], (paper, name)
+            continue
+        configs = [read_config(PAPERS / run["config"], run.get("set", ())) for run in table["runs"]]
+        made = {system for config in configs if config.systems for system, _ in config.systems.rows().values()}
+        assert any(re.match(METHOD[system], row) for system in made for row in table["rows"]), (paper, name)
+
+
+def test_without_pruning_lifts_the_budget_and_the_threshold() -> None:
+    runs = [run for run in RUNS if run.get("row") == "without pruning"]
+    assert len(runs) == 6
+    assert all({"evaluation.edge_budget=all", "evaluation.attention_threshold=0"} < {*run["set"]} for run in runs)
+
+
+def test_runs_of_rog_and_eperm_read_the_question_itself_and_plan_freely_as_published(data: None) -> None:
+    for name in ("rog-webqsp", "rog-cwq", "rog-metaqa-3hop", "eperm-webqsp", "eperm-cwq"):
+        config = read_config(PAPERS / f"{name}.yaml")
+        assert not config.exploration.mask_topics and not config.plans.only_existing, name
+        ours = read_config(PAPERS / f"{name}.yaml", ["reasoner.variant=ours", "plans.only_existing=true"])
+        assert ours.exploration.mask_topics
+    assert read_config(PAPERS / "rog-cwq.yaml", ["explorer.mask_topics=true"]).exploration.mask_topics
+
+
+def test_every_component_is_the_same_or_says_why_not_and_names_what_is_there() -> None:
+    page = (PAPERS.parents[1] / "docs" / "papers.md").read_text(encoding="utf-8")
+    for paper, title in (("etd", "EtD"), ("dualr", "DualR"), ("rog", "RoG"), ("eperm", "EPERM"), ("fiske", "FiSKE")):
+        section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+        rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| ")][1:]
+        assert len(rows) >= 10, paper
+        for component, _, where, verdict in rows:
+            if re.match(r" (differs|ours|not )", verdict):
+                assert "because" in verdict, component
+            for file in re.findall(r"`(\w+/[\w/]+\.py)`", where):
+                assert (PAPERS.parents[1] / "kgqa_core" / file).is_file(), file
 
 
 def test_systems_of_paths_show_each_on_a_line_as_the_papers_do(data: None) -> None:

@@ -17,13 +17,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One home and one Prefect server for all: what the runs share is made once."""
     folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch, prefect_server(folder):
-        patch.setenv("KGQA_HOME", str(folder))
-        patch.setenv("KGQA_DATA", "")
+    with prefect_server(folder):
         yield folder
+
+
+@pytest.fixture
+def home(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the command sees before it enters the miniature; what that sets is undone."""
+    monkeypatch.setenv("KGQA_HOME", str(shared))
+    monkeypatch.setenv("KGQA_DATA", "/nowhere")
+    return shared
 
 
 @pytest.mark.parametrize(
