@@ -14,6 +14,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist
 # A tasks.py in the current folder must not win over ours, and nothing is fetched at run time.
 export PYTHONSAFEPATH := 1
 export HF_HUB_OFFLINE := 1
+# Tests start many processes: what is compiled once is not compiled again by each of them, and by each worker.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from kgqa_core.config import RunConfig
@@ -35,6 +36,7 @@ tracking: {enabled: false}
 Start = Callable[..., "subprocess.Popen[str]"]
 """(code, *arguments): start Python on ``code``."""
 Build = Callable[[Pipeline], list[str]]
+Shared = Callable[[str], Path]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,10 +81,22 @@ def own_home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_config(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> RunConfig:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Return a function that makes a folder which all workers have in common: what one of them made is there."""
+    root = tmp_path_factory.getbasetemp()
+
+    def folder(name: str) -> Path:
+        found = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / f"shared-{name}"
+        found.mkdir(exist_ok=True)
+        return found
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_config(shared: Shared, build_stages: Build) -> RunConfig:
     """The embedded dataset, hashed texts and a very small explorer: a run with all stages built. Leave it as it is."""
-    folder = tmp_path_factory.mktemp("tiny")
-    pipeline = open_run(folder / "tiny.yaml", TINY_RUN)
+    pipeline = open_run(shared("tiny") / "tiny.yaml", TINY_RUN)
     build_stages(pipeline)
     return pipeline.config
 
@@ -96,13 +110,17 @@ def tiny_copy(tiny_config: RunConfig, tmp_path: Path) -> RunConfig:
 
 
 @pytest.fixture(scope="session")
-def prefect_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prefect_folder(shared: Shared) -> Path:
     """What a Prefect server leaves in a home: above all its database, which takes longer to make than a small run."""
     from tasks.server import prefect_server
 
-    home = tmp_path_factory.mktemp("prefect")
-    with prefect_server(home):
-        return home / "prefect"
+    home = shared("prefect")
+    with FileLock(home.with_suffix(".lock")):
+        if not (home / "made").exists():
+            with prefect_server(home):
+                pass
+            (home / "made").touch()
+    return home / "prefect"
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,11 +17,11 @@ from benchmarks.networkx_paths import (
     simple_graph,
 )
 from benchmarks.path_cases import cut_subgraphs, triples_of
-from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.types import Question
+from tests.explorer.worlds import make_graph
 
 LAST, NUM_RELATIONS = 7, 2
 Triple = tuple[int, int, int]
@@ -34,8 +31,7 @@ multigraphs = st.sets(
 
 
 def graph_of(triples: list[Triple]) -> KnowledgeGraph:
-    csr = build_csr(*np.array(triples, dtype=np.int32).T, num_entities=LAST + 1, num_relations=NUM_RELATIONS)
-    return KnowledgeGraph(Path(), LAST + 1, NUM_RELATIONS, len(triples), *csr)
+    return make_graph(triples, num_entities=LAST + 1, num_relations=NUM_RELATIONS)
 
 
 @pytest.mark.slow

@@ -26,8 +26,9 @@ def make_graph(triples: Iterable[Triple], *, num_entities: int, num_relations: i
     """A graph in memory; entities without edges are fine."""
     distinct = np.array(sorted(set(triples)), dtype=np.int32).reshape(-1, 3)
     csr = build_csr(*distinct.T, num_entities=num_entities, num_relations=num_relations)
-    sizes = (num_entities, num_relations, len(distinct))
-    return KnowledgeGraph(Path("nowhere"), *sizes, csr.group_ptr, csr.group_relation, csr.edge_ptr, csr.edge_tail)
+    for array in csr:  # as a file's: for arrays that may be written numba compiles all walks once more
+        array.flags.writeable = False
+    return KnowledgeGraph(Path("nowhere"), num_entities, num_relations, len(distinct), *csr)
 
 
 def unit_vectors(count: int, *, dim: int = DIM, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

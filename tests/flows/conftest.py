@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from filelock import FileLock
 
 from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
 from kgqa_core.run.pipeline import Pipeline
 from tasks.server import prefect_server
+from tests.conftest import Shared
 
 SYSTEMS = """\
 systems:
@@ -37,11 +39,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Configure:
+def places(shared: Shared) -> Configure:
     """Return the run in one home that all its tests share, with settings of one's own: what is made is made once."""
-    folder = tmp_path_factory.mktemp("places")
-    write_places(folder)
-    (folder / "places.yaml").write_text(RUN + SYSTEMS, encoding="utf-8")
+    folder = shared("places")
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / "places.yaml").exists():
+            write_places(folder)
+            (folder / "places.yaml").write_text(RUN + SYSTEMS, encoding="utf-8")
 
     def configure(*settings: str) -> Pipeline:
         return Pipeline(read_config(folder / "places.yaml", [f"runtime.home={folder / 'home'}", *settings]))

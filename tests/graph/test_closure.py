@@ -52,7 +52,7 @@ FILMS = World(
 )
 
 
-def build(world: World, folder: Path, *, part_rows: int = 7, **options: Any) -> Path:
+def build(world: World, folder: Path, *, part_rows: int = 13, **options: Any) -> Path:
     dumps = write_parts(world, folder / "dumps", part_rows=part_rows)
     build_from_dump(dumps, world.topics, folder / "graph", **options)
     return folder / "graph"
@@ -165,8 +165,8 @@ def test_parts_groups_workers_and_memory_change_no_byte(world: World, hops: int 
     assume(close(world, hops, cvt_is_hop=False, hub_cap=hub_cap).hop_of)
     found = []
     for part_rows, map_tasks, memory, rows in (
-        (3, map, "1GB", 5),
-        (7, in_reverse_and_twice, "200MB", 2),
+        (11, map, "1GB", 9),
+        (13, in_reverse_and_twice, "200MB", 30),
         (1000, in_threads, "100MB", 10**9),
     ):
         with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from filelock import FileLock
 
 import tasks.tracking
 from flows.pipeline import describe_serving
@@ -18,14 +19,16 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.mlflow_store import ensure_store
 from tasks.run_content import FlowRun
 from tasks.tracking import publish
+from tests.conftest import Shared
 from tests.tasks.published import DRAWN
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_store(shared: Shared) -> Path:
     """An empty store, made once: each test gets a copy."""
-    home = tmp_path_factory.mktemp("store")
-    ensure_store(home)
+    home = shared("store")
+    with FileLock(home.with_suffix(".lock")):  # nobody copies what another worker still writes
+        ensure_store(home)
     return home / "mlflow" / "mlflow.db"
 
 
@@ -75,12 +78,14 @@ def tiny_run(tiny_config: RunConfig) -> TinyRun:
 
 
 @pytest.fixture(scope="session")
-def registered(tiny_run: TinyRun, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def registered(tiny_run: TinyRun, empty_store: Path, shared: Shared) -> Path:
     """The home of a store to which the tiny run is published. Leave it as it is."""
-    home = copy_store(empty_store, tmp_path_factory.mktemp("registered"))
-    published = publish(home, tiny_run.run, tiny_run.outcomes)
-    assert published is not None
-    assert published.versions == ("kgqa-tiny/1",)
+    home = shared("registered")
+    with FileLock(home.with_suffix(".lock")):
+        if not (home / "mlflow").exists():
+            published = publish(copy_store(empty_store, home), tiny_run.run, tiny_run.outcomes)
+            assert published is not None
+            assert published.versions == ("kgqa-tiny/1",)
     return home
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +21,10 @@ from kgqa_core.errors import ConfigError
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
+from tasks import gate_probe
 from tasks.gate import GATE, Judgement, judge, score_control
 from tasks.release import Release, Releases
+from tests.conftest import Shared, open_run
 
 RUN = """\
 dataset: {name: gated, source: embedded}
@@ -31,11 +35,23 @@ tracking: {enabled: false}
 """
 
 
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Ask releases in this process, where a fresh one is not the point: each of those loads torch."""
+    run = subprocess.run
+
+    def run_here(command: list[str], **options: Any) -> Any:
+        if "tasks.gate_probe" not in command:
+            return run(command, **options)
+        return gate_probe.main(*map(Path, command[3:]))
+
+    monkeypatch.setattr("tasks.gate.subprocess.run", run_here)
+    return monkeypatch
+
+
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    folder = tmp_path_factory.mktemp("gated")
-    (folder / "gated.yaml").write_text(RUN, encoding="utf-8")
-    made = Pipeline(read_config(folder / "gated.yaml", [f"runtime.home={folder / 'home'}"]))
+def pipeline(shared: Shared) -> Pipeline:
+    made = open_run(shared("gated") / "gated.yaml", RUN)
     ensure(made, ["evaluation-seed0"])
     return made
 
@@ -85,6 +101,7 @@ def test_the_gates_questions_are_a_split_of_their_own(pipeline: Pipeline) -> Non
     assert not {one.id for one in held} & {one.id for one in others if one.split != "gate"}
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_a_first_release_has_to_load_and_to_beat_its_control(pipeline: Pipeline, release: Release) -> None:
     passed = judged(pipeline, release, None)
     assert not passed.faults
@@ -106,16 +123,20 @@ def test_limits_of_a_fresh_process_refuse_with_what_was_measured(pipeline: Pipel
     assert "gate.max_memory is 10MB" in reason
 
 
-def test_a_release_that_does_not_load_is_refused(pipeline: Pipeline, release: Release, tmp_path: Path) -> None:
+def test_a_release_that_does_not_load_is_refused(
+    pipeline: Pipeline, release: Release, tmp_path: Path, asked_here: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(release.folder, broken)
     lost = Release(broken, release.run, release.made_of, None, release.stages, release.made)
     judged(pipeline, lost, None, min_slice=61)  # answered before it broke
+    asked_here.undo()
     (broken / "served" / "model.safetensors").write_bytes(b"rubbish")
     reason = judged(pipeline, lost, None, min_slice=62).reason
     assert "a fresh process could not load the release" in reason
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     pipeline: Pipeline, release: Release, tmp_path: Path
 ) -> None:
@@ -132,6 +153,7 @@ def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     assert "gained +0.00 points; 0.5 are asked for" in judged(pipeline, release, release, min_gain=0.5).reason
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_a_champion_that_cannot_be_asked_is_a_refusal_that_says_so(
     pipeline: Pipeline, release: Release, tmp_path: Path
 ) -> None:
@@ -142,6 +164,7 @@ def test_a_champion_that_cannot_be_asked_is_a_refusal_that_says_so(
     assert "the champion cannot be asked" in reason
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_systems_are_asked_once_with_the_parts_of_each_release(tmp_path: Path) -> None:
     write_places(tmp_path)
     gate = "gate: {share: 0.5, min_lift: -100, max_seconds: 60, min_slice: 1000, systems: [rog]}\n"

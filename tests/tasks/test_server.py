@@ -254,8 +254,15 @@ def test_garbage_collection_pauses_while_importing_and_is_as_it_was_afterwards(w
         gc.enable()
 
 
-def test_settings_in_the_current_folder_run_nothing(used_home: Path, tmp_path: Path, start: Start) -> None:
-    """Prefect reads three files of the current folder, one of which may say what to call when logging is set up."""
+@pytest.mark.parametrize("given", ["http://127.0.0.1:9/api", pytest.param("", marks=pytest.mark.slow)])
+def test_settings_in_the_current_folder_run_nothing(
+    request: pytest.FixtureRequest, tmp_path: Path, start: Start, given: str
+) -> None:
+    """With a server of the user's own, whom nobody asks here, and with one that is started.
+
+    Prefect reads three files of the current folder, one of which may say what to call when logging is set up.
+    """
+    used_home = tmp_path / "home" if given else request.getfixturevalue("used_home")
     hostile, ran = tmp_path / "hostile", tmp_path / "ran"
     hostile.mkdir()
     logging = {"version": 1, "formatters": {"x": {"()": "subprocess.Popen", "args": ["touch", str(ran)]}}}
@@ -274,7 +281,7 @@ with prefect_server(Path(sys.argv[1])):
     print(os.environ["MLFLOW_TRACKING_URI"])
 print(Path.cwd())
 """
-    environment = {"MLFLOW_TRACKING_URI": "sqlite:///own.db"}
+    environment = {"MLFLOW_TRACKING_URI": "sqlite:///own.db"} | ({"PREFECT_API_URL": given} if given else {})
     child = start(code, used_home, cwd=hostile, env=environment)
     said, problem = child.communicate(timeout=240)
     assert child.returncode == 0, problem
