@@ -73,7 +73,8 @@ def own_home(tmp_path: Path) -> Iterator[Path]:
 
     A command that is called in this process sets variables for its children, which later tests must not see.
     """
-    before = dict(os.environ)
+    # Not dict(os.environ): MLflow's threads may take a variable away meanwhile.
+    before = {name: value for name in list(os.environ) if (value := os.environ.get(name)) is not None}
     os.environ["KGQA_HOME"] = str(tmp_path / "kgqa-home")
     yield tmp_path / "kgqa-home"
     os.environ.clear()
