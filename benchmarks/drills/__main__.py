@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,11 +31,11 @@ def kills(folder: Path, server: str, points: int, seed: int = 0) -> Found:
     undisturbed_seconds, expected = undisturbed.finish(), undisturbed.outcome()
     seconds = undisturbed_seconds
     chance, found = random.Random(seed), list[Found]()
-    number = tried = 0
-    while number < points:
+    todo, tried = chance.sample(range(points), points), 0  # spread over the run, also where the series is cut short
+    while todo:
         home, tried = Home(folder / f"killed-{tried}", server), tried + 1
         run, began = home.start(), time.monotonic()
-        when = seconds * (number + chance.random()) / points
+        when = seconds * (todo[-1] + chance.random()) / points
         while run.poll() is None and time.monotonic() - began < when:
             time.sleep(0.01)
         if run.poll() is not None:  # the machine is less busy than before: no kill, the same point again
@@ -48,7 +49,8 @@ def kills(folder: Path, server: str, points: int, seed: int = 0) -> Found:
         same = home.outcome() == expected
         if repeated or not same or home.left_running():
             raise RuntimeError(f"killed at {when:.1f} s: made again: {repeated}; the same outcome: {same}")
-        number += 1
+        todo.pop()
+        shutil.rmtree(home.folder)
         found.append({"at_seconds": round(when, 1), "stages_done": len(before)})
         print(f"killed at {when:.1f} s, {len(before)} stages done: the same outcome", flush=True)
     whole = len(expected[0])
