@@ -104,7 +104,8 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
         print_table("What there is", ("of", "what"), summary.facts)
     if summary.gate:
         verdict = "promoted" if summary.gate["promoted"] else "not promoted"
-        say(f"Release {summary.gate['challenger']} is {verdict}: {summary.gate['reason']}")
+        challenger = f"Release {summary.gate['challenger']}" if summary.gate["challenger"] else "What was begun"
+        say(f"{challenger} is {verdict}: {summary.gate['reason']}")
     steps = [f"All tables:  {summary.report}"] if summary.report else []
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
 
 P = ParamSpec("P")
+_log = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
 REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
 MANY = 1000  # parts from which on a rate is shown, too
-OURS = ("kgqa_core", "tasks", "flows")
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
 Settings = Annotated[
@@ -59,9 +59,13 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except KgqaError as problem:
             from flows.cli_output import say
+            from tasks.logs import JsonLines
             from tasks.mlflow_store import mask
 
-            say(f"error: {mask(str(problem))}", err=True)
+            said = f"error: {mask(str(problem))}"
+            if os.environ.get("KGQA_LOGS") == "json":
+                said = JsonLines().format(logging.LogRecord(__name__, logging.ERROR, "", 0, str(problem), None, None))
+            say(said, err=True)
             raise typer.Exit(problem.exit_code) from None
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
@@ -84,26 +88,32 @@ def working(what: str) -> Iterator[None]:
     from rich.logging import RichHandler
 
     from kgqa_core.run.pipeline import PROGRESS
+    from tasks.logs import OURS, JsonLines, wants_json
     from tasks.mlflow_store import mask
 
     def hide_passwords(record: logging.LogRecord) -> bool:
         record.msg, record.args = mask(record.getMessage()), ()
         return True
 
-    console = make_console(stderr=True)
+    console, as_json = make_console(stderr=True), wants_json()
     # Ours have a handler of their own: Prefect, when it starts, takes away those of the root.
     ours, others = (
-        RichHandler(console=console, show_path=False, log_time_format="%X", highlighter=None) for _ in range(2)
+        logging.StreamHandler()
+        if as_json
+        else RichHandler(console=console, show_path=False, log_time_format="%X", highlighter=None)
+        for _ in range(2)
     )
     for handler in (ours, others):
         handler.addFilter(hide_passwords)
+        if as_json:
+            handler.setFormatter(JsonLines())
     others.addFilter(lambda record: record.name.partition(".")[0] not in OURS)
     handlers = [(logging.getLogger(), others), *((logging.getLogger(name), ours) for name in OURS)]
     for logger, handler in handlers:
         logger.addHandler(handler)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.INFO)
-    bars = ProgressBars(console, what)
+    bars = ProgressBars(console, what, as_logs=as_json)
     listening = PROGRESS.set(bars)
     try:
         with bars, contextlib.redirect_stdout(sys.stderr):
@@ -117,18 +127,18 @@ def working(what: str) -> Iterator[None]:
 class ProgressBars:
     """A bar for every activity that lasts, below one that shows that the command is alive.
 
-    Where standard error is no terminal, a line now and then.
+    Where standard error is no terminal, a line now and then; ``as_logs``: a message of the log.
     """
 
-    def __init__(self, console: Console, what: str) -> None:
+    def __init__(self, console: Console, what: str, *, as_logs: bool = False) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-        self._console = console
+        self._console, self._as_logs, self._shows = console, as_logs, console.is_terminal and not as_logs
         self._began: dict[str, float] = {}
         self._reported: dict[str, float] = {}
         self._shown: dict[str, TaskID] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bars = Progress(*columns, console=console, transient=True, disable=not self._shows)
         self._bars.add_task(what, total=None)
 
     def __enter__(self) -> ProgressBars:
@@ -142,7 +152,7 @@ class ProgressBars:
         """Take note that ``done`` of ``total`` parts of an activity are done."""
         now = time.monotonic()
         began = self._began.setdefault(what, now)
-        if now - began >= SHOW_AFTER and self._console.is_terminal:
+        if now - began >= SHOW_AFTER and self._shows:
             if what not in self._shown:
                 self._shown[what] = self._bars.add_task(what, total=total)
             rate = f" {done / (now - began):,.0f} per second" if total >= MANY else ""
@@ -150,7 +160,8 @@ class ProgressBars:
         elif now - began >= SHOW_AFTER and now - self._reported.get(what, began) >= REPORT_EVERY:
             self._reported[what] = now
             rate = f", {done / (now - began):,.0f} per second" if total >= MANY else ""
-            self._console.print(f"{what}: {100 * done / max(total, 1):.0f} %{rate}", markup=False)
+            line = f"{what}: {100 * done / max(total, 1):.0f} %{rate}"
+            _log.info("%s", line) if self._as_logs else self._console.print(line, markup=False)
         if done >= total:
             self._began.pop(what)
             self._reported.pop(what, None)

@@ -10,10 +10,11 @@ from typing import Any
 from flows.summary import RunSummary
 from kgqa_core.config import RunConfig
 from kgqa_core.run.pipeline import Pipeline
-from tasks.gate import judge
+from tasks.gate import judge, refuse
 from tasks.registry import point_aliases
-from tasks.release import Move, MoveKind, Releases, model_name
+from tasks.release import Move, MoveKind, Releases, champion_of, model_name
 from tasks.runtime import run_as_task
+from tasks.webhook import announce
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,15 @@ def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, pa
     return replace(summary, outcomes=(*summary.outcomes, judged.outcome), gate=found)
 
 
+def refuse_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, why: str) -> RunSummary:
+    """End a retraining that made no release as a refusal: the champion stays."""
+    before = champion_of(releases_of(config).moves())
+    refused = refuse(pipeline, before, why)
+    _log.info("nothing is promoted: %s", why)
+    found = {"challenger": None, "champion": before, "promoted": False, "reason": why, "markdown": refused.markdown}
+    return replace(summary, outcomes=(*summary.outcomes, refused.outcome), gate=found)
+
+
 def move_champion(config: RunConfig, to: str | None, why: str, *, back: bool = False) -> Move | None:
     """Make a release the champion by hand, the last challenger by default, or with ``back`` the champion before.
 
@@ -58,13 +68,19 @@ def move_champion(config: RunConfig, to: str | None, why: str, *, back: bool = F
     if restored := releases.restore(chosen):
         _log.info("put back into the artifact store: %s", ", ".join(restored))
     move = releases.move("rolled back" if back else "promoted", chosen.id, why)
-    tell_aliases(config)
+    tell(config)
     return move
 
 
-def tell_aliases(config: RunConfig) -> None:
-    """Let MLflow's aliases show the last move, unless they do; an MLflow that is away is told by the next run."""
+def tell(config: RunConfig) -> None:
+    """Let MLflow's aliases show the last move, and the webhook know of it, unless they do."""
     releases = releases_of(config)
+    tell_aliases(config, releases)
+    announce(releases)
+
+
+def tell_aliases(config: RunConfig, releases: Releases) -> None:
+    """Let MLflow's aliases show the last move, unless they do; an MLflow that is away is told by the next run."""
     moves = releases.moves()
     if not moves or moves[-1].told or not (config.tracking.enabled and config.tracking.register_models):
         return

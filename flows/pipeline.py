@@ -14,7 +14,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from flows.gated import judge_release, tell_aliases
+from flows.gated import judge_release, refuse_release, tell
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.artifacts import Artifact
 from kgqa_core.config import RunConfig
@@ -23,7 +23,9 @@ from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from tasks.caps import CapReached, capped
 from tasks.garbage import note_run
+from tasks.logs import OURS
 from tasks.outbox import end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
@@ -33,7 +35,10 @@ from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)
 
+TRAINING = ("explorer",)  # what the flow train_explorer makes, in a pool of GPUs perhaps: it has a retraining's caps
 PROJECT = Path(__file__).resolve().parents[1]
+for _name in OURS:  # a worker knows no command that does it: else Prefect shows a run without a word
+    logging.getLogger(_name).setLevel(logging.INFO)
 
 
 def open_pipeline(config: RunConfig | Path) -> Pipeline:
@@ -75,7 +80,8 @@ def make(
     """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task.
 
     ``tracked``: MLflow is told how the run ended, however it ended, and Prefect shows the results. ``judged``: the gate
-    decides whether what was made takes the champion's place, where the run has one. ``train_on``: as ``retrain``.
+    decides whether what was made takes the champion's place, where the run has one; over its caps nothing does.
+    ``train_on``: as ``retrain``.
     """
     asked = given(config)
     pipeline, parent = open_started(asked)
@@ -83,19 +89,28 @@ def make(
     end_killed(home, mark_crashed)
     run = describe_run(asked)
     try:
-        with noted(home, run, tracked=tracks) as note:
-            worker = StageTasks(note)
-            if judged and starts_from_release(asked):  # what it is made of says from which
-                fresh = Pipeline(without_start(asked))
-                ensure(fresh, ["questions"], accept=accept, worker=worker.begin(fresh, ["questions"]))
-                pipeline, parent = open_started(asked)
-            if train_on and isinstance(config, Path) and any(pipeline.find(key) is None for key in explorers(pipeline)):
-                train_in_pool(config, train_on)
-            goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
-            outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))
-            summary = summarise(pipeline, outcomes)
+        with (
+            noted(home, run, tracked=tracks) as note,
+            capped(asked.gate if judged or wanted == TRAINING else None) as caps,
+        ):
+            worker = StageTasks(note, caps.check)
+            try:
+                if judged and starts_from_release(asked):  # what it is made of says from which
+                    fresh = Pipeline(without_start(asked))
+                    ensure(fresh, ["questions"], accept=accept, worker=worker.begin(fresh, ["questions"]))
+                    pipeline, parent = open_started(asked)
+                if train_on and isinstance(config, Path) and lacks_explorer(pipeline):
+                    train_in_pool(config, train_on)
+                goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
+                outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))
+                summary = summarise(pipeline, outcomes)
+                if judged:
+                    summary = judge_release(asked, pipeline, summary, parent)
+            except CapReached as reached:
+                if not judged:
+                    raise
+                summary = refuse_release(asked, pipeline, summarise(pipeline, note.note.stages), str(reached))
             if judged:
-                summary = judge_release(asked, pipeline, summary, parent)
                 note.has(summary.outcomes)
             summary = write_report(pipeline, summary)
             note_run(home, asked.name, summary.outcomes)
@@ -111,13 +126,13 @@ def make(
     if summary.gate:
         why = "May what was trained take the champion's place?"
         show_results(summary.name, shown, summary.gate["markdown"], kind="gate", description=why)
-        tell_aliases(asked)
+        tell(asked)
     return replace(summary, mlflow=shown)
 
 
-def explorers(pipeline: Pipeline) -> list[str]:
-    """Return the stages that train explorers."""
-    return [key for key, spec in pipeline.specs.items() if spec.stage == "explorer"]
+def lacks_explorer(pipeline: Pipeline) -> bool:
+    """Say whether an explorer is still to be trained."""
+    return any(pipeline.find(key) is None for key, spec in pipeline.specs.items() if spec.stage == "explorer")
 
 
 def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
@@ -147,7 +162,7 @@ def encode(config: RunConfig | Path) -> RunSummary:
 @flow(name="train_explorer", flow_run_name=name_run, persist_result=False)
 def train_explorer(config: RunConfig | Path) -> RunSummary:
     """Train one explorer per seed."""
-    return make(config, "explorer")
+    return make(config, *TRAINING)
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)

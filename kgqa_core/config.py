@@ -135,6 +135,9 @@ class GateSection(Section):
     min_lift: float = 0.0  # of Hits@1 over the template control: it has to be more than this
     max_seconds: Annotated[float, Field(gt=0)] = 5.0  # of any of 20 questions, asked in a fresh process
     max_memory: Size = "4GB"  # of that process
+    max_cpu_hours: Annotated[float, Field(ge=0)] | None = None  # of the whole retraining; over it nothing is promoted
+    max_gpu_hours: Annotated[float, Field(ge=0)] | None = None
+    max_calls: Annotated[int, Field(ge=0)] | None = None  # that it pays of language models
 
 
 class TrackingSection(Section):

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ GATE, ANSWERS, VERSION = "gate", "gate-answers", 1  # the stages, and the versio
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
 CHUNK = 1024  # questions that are answered at once
 NUM_ASKED = 20  # questions that a fresh process answers
+CAPS = ("max_cpu_hours", "max_gpu_hours", "max_calls")  # settings that no verdict depends on
 LOAD_SECONDS = 300.0  # that a fresh process may take to start
 ERROR_CHARACTERS = 500
 
@@ -48,6 +50,13 @@ class Judgement:
     outcome: StageOutcome
     faults: tuple[str, ...]  # why it is refused; empty where it may take the champion's place
     markdown: str
+
+    @classmethod
+    def of(cls, outcome: StageOutcome) -> Judgement:
+        """Read a verdict."""
+        folder = outcome.artifact.folder
+        faults = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))["faults"]
+        return cls(outcome, tuple(faults), (folder / REPORT).read_text(encoding="utf-8"))
 
     @property
     def reason(self) -> str:
@@ -155,14 +164,34 @@ def judge(
     ids = {"challenger": challenger.id, "champion": champion.id if champion else ""}
     inputs = {"controls": controls.content, "questions": pipeline.artifact("questions").content}
     inputs["graph"] = pipeline.artifact("graph").content
-    recipe = Recipe(GATE, VERSION, {**section.model_dump(mode="json", exclude={"share"}), **ids}, inputs)
+    judged = section.model_dump(mode="json", exclude={"share", *CAPS})
+    recipe = Recipe(GATE, VERSION, {**judged, **ids}, inputs)
 
     def work() -> StageOutcome:
-        return StageOutcome(GATE, *pipeline.store.build(recipe, write))
+        def find() -> dict[str, Any]:
+            return find_verdict(pipeline, challenger, champion, controls.folder)
+
+        return write_verdict(pipeline, recipe, find, ids)
+
+    return Judgement.of(worker(work, title="judge the challenger", key=GATE, io=False))
+
+
+def refuse(pipeline: Pipeline, champion: str | None, why: str) -> Judgement:
+    """Refuse what was not finished, such as over a cap; the verdict is an artifact like any other."""
+    inputs = {key: data.content for key in ("graph", "questions") if (data := pipeline.find(key))}
+    ids = {"challenger": "", "champion": champion or ""}
+    recipe = Recipe(GATE, VERSION, {"refused": why, **ids}, inputs)
+    found = {"challenger": None, "champion": champion, "faults": [why], "warnings": [], "figures": {}, "rows": []}
+    return Judgement.of(write_verdict(pipeline, recipe, lambda: found, ids))
+
+
+def write_verdict(
+    pipeline: Pipeline, recipe: Recipe, find: Callable[[], dict[str, Any]], ids: Mapping[str, str]
+) -> StageOutcome:
+    """Make the artifact of a verdict, unless it is there; ``find`` finds what it says."""
 
     def write(folder: Path) -> None:
-        found = find_verdict(pipeline, challenger, champion, controls.folder)
-        recorder = Recorder(GATE)
+        found, recorder = find(), Recorder(GATE)
         recorder.param("promoted", not found["faults"])
         for name, release in ids.items():
             recorder.param(name, release)
@@ -173,9 +202,7 @@ def judge(
         (folder / REPORT).write_text(render_verdict(found), encoding="utf-8")
         write_record(folder, recorder.record(recipe.fingerprint))
 
-    outcome = worker(work, title="judge the challenger", key=GATE, io=False)
-    read = json.loads((outcome.artifact.folder / DOCUMENT).read_text(encoding="utf-8"))
-    return Judgement(outcome, tuple(read["faults"]), (outcome.artifact.folder / REPORT).read_text(encoding="utf-8"))
+    return StageOutcome(GATE, *pipeline.store.build(recipe, write))
 
 
 def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | None, controls: Path) -> dict[str, Any]:
@@ -286,7 +313,8 @@ def ask_in_fresh_process(
 def render_verdict(found: dict[str, Any]) -> str:
     """Return a verdict as Markdown."""
     champion = f"champion {found['champion']}" if found["champion"] else "no champion yet"
-    lines = [f"**{'Refused' if found['faults'] else 'Passed'}**: challenger {found['challenger']}, {champion}.", ""]
+    challenger = f"challenger {found['challenger']}" if found["challenger"] else "nothing was finished"
+    lines = [f"**{'Refused' if found['faults'] else 'Passed'}**: {challenger}, {champion}.", ""]
     lines += [f"- {fault}" for fault in found["faults"]] + [f"- Note: {warning}" for warning in found["warnings"]]
     if found["rows"]:
         lines += [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -17,13 +18,14 @@ import urllib.request
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import process_started
+from tasks.logs import JsonLines, wants_json
 from tasks.outbox import end_killed
+from tasks.poller import Poller
 from tasks.runtime import mark_crashed
 from tasks.services import (
     KEEPER,
@@ -46,6 +48,7 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs
+POLL_DUMPS = 60.0  # seconds between two looks at the dumps; KGQA_POLL_SECONDS is another number
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -67,7 +70,8 @@ class Keeper:
         self.services.write()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._starts: dict[str, list[float]] = {}
-        self._suspects: set[str] = set()
+        # Run and state -> when it was first seen without a process, by a clock that nobody sets.
+        self._suspects: dict[tuple[str, str], float] = {}
 
     @property
     def home(self) -> Path:
@@ -118,19 +122,23 @@ class Keeper:
 
     def keep(self) -> None:
         """Look after everything, for ever."""
-        looked = 0.0
+        dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
+        polls = float(os.environ.get("KGQA_POLL_SECONDS", POLL_DUMPS))
+        regularly = {self.end_lost_runs: RUNS_SECONDS, dumps.poll: polls}
+        done = dict.fromkeys(regularly, -math.inf)
         while True:
             for name, child in list(self._children.items()):
                 if child.poll() is not None and self._may_start(name):
                     _log.warning("%s ended with code %d and is started again", name, child.returncode)
                     self.start(name)
                 self._rotate(self.services.log(name))
-            if time.monotonic() - looked >= RUNS_SECONDS:
-                try:
-                    self.end_lost_runs()
-                except Exception as problem:  # Prefect is away: the next look sees more
-                    _log.warning("cannot look after runs: %s: %s", type(problem).__name__, problem)
-                looked = time.monotonic()
+            for work, seconds in regularly.items():
+                if time.monotonic() - done[work] >= seconds:
+                    try:
+                        work()
+                    except Exception as problem:  # Prefect is away: the next look sees more
+                        _log.warning("cannot look after runs and dumps: %s: %s", type(problem).__name__, problem)
+                    done[work] = time.monotonic()
             time.sleep(ROUND_SECONDS)
 
     def _may_start(self, name: str) -> bool:
@@ -153,41 +161,43 @@ class Keeper:
         """Mark the runs whose process is gone as Crashed; one that never got a process is given to a worker again."""
         for run in end_killed(self.home, mark_crashed):
             _log.warning("run %s was killed", run)
-        lost = {run["id"]: run for run in self._lost_runs()}
-        for run_id in lost.keys() & self._suspects:  # seen twice: its worker had time to tell how it ended
-            if lost[run_id]["infrastructure_pid"]:
-                _log.warning("run %s has no process any more", lost[run_id]["name"])
+        now, lost = time.monotonic(), {(run["id"], run["state"]["id"]): run for run in self._lost_runs()}
+        self._suspects = {one: self._suspects.get(one, now) for one in lost}
+        for (run_id, state), since in self._suspects.items():
+            run = lost[run_id, state]
+            if run["infrastructure_pid"] and now > since:  # seen twice: its worker had time to tell how it ended
+                _log.warning("run %s has no process any more", run["name"])
                 mark_crashed(run_id)
-            else:
-                _log.warning("run %s never got a process and is scheduled again", lost[run_id]["name"])
-                self._ask(f"flow_runs/{run_id}/set_state", state={"type": "SCHEDULED"}, force=True)
-        self._suspects = set(lost)
+            elif not run["infrastructure_pid"] and now - since > PENDING_SECONDS:
+                _log.warning("run %s never got a process and is scheduled again", run["name"])
+                self._ask(f"flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}, "force": True})
 
     def _lost_runs(self) -> Iterable[dict[str, Any]]:
         for pool in self.services.pools:
-            workers = self._ask(f"work_pools/{pool}/workers/filter")
+            workers = self._ask(f"work_pools/{pool}/workers/filter", {})
             if any(one["status"] == "ONLINE" and one["name"] != worker_name(self.services, pool) for one in workers):
                 continue  # of another machine, perhaps: its processes cannot be seen from here
             wanted = {"work_pools": {"name": {"any_": [pool]}}, "flow_runs": {"state": {"type": {"any_": GOING_ON}}}}
-            for run in self._ask("flow_runs/filter", **wanted):
-                pid, since = run["infrastructure_pid"], datetime.fromisoformat(run["state"]["timestamp"])
-                has_none = not pid and (datetime.now(UTC) - since).total_seconds() > PENDING_SECONDS
-                if has_none or (pid and pid.isdigit() and not is_ours(self.services, int(pid))):
+            for run in self._ask("flow_runs/filter", wanted):
+                pid = run["infrastructure_pid"]
+                if not pid or (pid.isdigit() and not is_ours(self.services, int(pid))):
                     yield run
 
-    def _ask(self, what: str, **body: Any) -> Any:
+    def _ask(self, what: str, body: Any) -> Any:
         """POST to Prefect's API."""
         request = urllib.request.Request(
             f"{self.services.prefect}/{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with local.open(request, timeout=20) as response:
-            return json.load(response)
+            return json.loads(response.read() or "null")
 
 
 def main(home: Path, *, foreground: bool = False) -> None:
     """Start and keep the services that are noted in a home; in the foreground, its end is theirs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if wants_json():
+        logging.getLogger().handlers[0].setFormatter(JsonLines())
     logging.getLogger("httpx").setLevel(logging.WARNING)
     services = read_services(home)
     assert services is not None

@@ -75,6 +75,7 @@ class Move:
     from_release: str | None  # the champion before
     to_release: str  # the champion after; of a refusal: who was refused
     told: bool = False  # do MLflow's aliases show it?
+    announced: bool = True  # was the webhook told, or does it not have to be?
 
 
 def model_name(run_name: str) -> str:
@@ -228,8 +229,8 @@ class Releases:
                 raise InputError(
                     f"the champion of {self.model} is {before} now, and was {expected} when this was judged. Run again"
                 )
-            made = Move(kind, now(), why, before, to)
-            if kind == "refused" and moves and replace(moves[-1], when=made.when, told=False) == made:
+            made = Move(kind, now(), why, before, to, announced=False)
+            if kind == "refused" and moves and replace(moves[-1], when=made.when, told=False, announced=False) == made:
                 return None  # the same refusal again
             self._write([*moves, made])
             return made
@@ -238,6 +239,15 @@ class Releases:
         """Note that MLflow's aliases show the last move."""
         with exclusive_lock(self.folder / "moves.lock", timeout=LOCK_SECONDS):
             self._write([replace(move, told=True) for move in self.moves()])
+
+    def take_unannounced(self) -> list[Move]:
+        """Return the moves that the webhook was not told of, and note that it was: so none is announced twice."""
+        if all(move.announced for move in self.moves()):
+            return []
+        with exclusive_lock(self.folder / "moves.lock", timeout=LOCK_SECONDS):
+            moves = self.moves()
+            self._write([replace(move, announced=True) for move in moves])
+            return [move for move in moves if not move.announced]
 
     def _write(self, moves: Sequence[Move]) -> None:
         write_json(self.folder / MOVES, [asdict(move) for move in moves])

@@ -106,8 +106,9 @@ def show_cached(*, title: str, key: str, why: str) -> None:
 class StageTasks:
     """Does the stages of a run as Prefect tasks, shows those that are there, and keeps the run's note up to date."""
 
-    def __init__(self, note: OpenNote) -> None:
-        self._note = note
+    def __init__(self, note: OpenNote, check: Callable[[str], None] = lambda key: None) -> None:
+        """``check`` is called after each piece of work, and may raise."""
+        self._note, self._check = note, check
         self._has: dict[str, StageOutcome] = {}
 
     def begin(self, pipeline: Pipeline, goals: Iterable[str]) -> StageTasks:
@@ -131,6 +132,7 @@ class StageTasks:
             if own and own.folder == outcome.artifact.folder:  # else it is of a run that this one depends on
                 self._has[outcome.key] = outcome
         self._note.has(list(self._has.values()))
+        self._check(key)
         return done
 
     def end(self, outcomes: Sequence[StageOutcome]) -> list[StageOutcome]:
@@ -203,11 +205,13 @@ def dataset_lock(home: Path, dataset: str, *, wait: bool) -> Iterator[None]:
 def train_in_pool(config: Path, pool: str) -> None:
     """Let a worker of another pool train a run's explorers, in this home; without a live one, warn and do nothing.
 
-    Raises KgqaError where the training does not end well.
+    Raises CapReached where it takes more than it may, KgqaError where it does not end well otherwise.
     """
     from prefect import get_client
     from prefect.deployments import run_deployment
     from prefect.exceptions import ObjectNotFound
+
+    from tasks.caps import CapReached
 
     with get_client(sync_client=True) as client:
         try:
@@ -220,6 +224,9 @@ def train_in_pool(config: Path, pool: str) -> None:
         return
     run = run_deployment("train_explorer/train", parameters={"config": str(config)})
     if run.state is None or not run.state.is_completed():
+        _, capped, why = str(run.state and run.state.message).partition(f"{CapReached.__name__}: ")
+        if capped:
+            raise CapReached(why)
         raise KgqaError(
             f"training in the pool {pool} ended as {run.state_name}: see the flow run {run.name!r} in Prefect"
         )

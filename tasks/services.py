@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from kgqa_core.artifacts import exclusive_lock, hash_json, write_json
 from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import end_process, process_started, services_file
+from tasks.logs import worker_settings
 from tasks.mlflow_store import ensure_store, is_server, store_folder
 
 TOKEN = "KGQA_SERVICES"  # the environment variable by which every process of ours is known
@@ -164,7 +165,7 @@ def command_of(services: Services, name: str) -> tuple[list[str], dict[str, str]
         return [sys.executable, "-m", "tasks.keeper", services.home], {**os.environ, **{TOKEN: services.token}}
     for secret in DATABASES:  # a flow asks the servers
         environment.pop(secret, None)
-    environment.setdefault("PREFECT_WORKER_QUERY_SECONDS", "5")
+    environment = {"PREFECT_WORKER_QUERY_SECONDS": "5", **environment, **worker_settings()}
     pool = name.removeprefix("worker-")
     worker = ["worker", "start", "--pool", pool, "--type", "process", "--name", worker_name(services, pool)]
     return [str(programs / "prefect"), "--no-prompt", *worker], environment

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drills.runs import MODEL, Home, kill_group
+from benchmarks.drills.runs import CONF, MODEL, Home, kill_group
 from kgqa_core.artifacts import write_json
 from tasks.leftovers import process_started
 from tasks.release import Releases
@@ -130,6 +130,32 @@ def sigterm(folder: Path, server: str, points: int) -> Found:
     return {"code": code, "stopped_after_seconds": round(seconds, 1), "stages_kept": len(before), "mlflow": told}
 
 
+def rollback(folder: Path, server: str, points: int) -> Found:
+    """A rollback while a challenger is judged: the run does not undo it, says why, and the next one judges anew."""
+    from flows.gated import move_champion
+    from kgqa_core.config_file import read_config
+
+    home, third = Home(folder / "rollback", server), ("--set", "explorer.epochs=3")
+    config = read_config(CONF, [f"runtime.home={home.folder}"])
+    home.finish()
+    first = home.champion()
+    home.finish(home.start("--set", "explorer.epochs=1"))
+    move_champion(config, None, "whatever the gate said")
+    second, judged = home.champion(), set((home.folder / "artifacts" / "gate-answers").glob("*"))
+    run = home.start(*third)
+    while run.poll() is None and set((home.folder / "artifacts" / "gate-answers").glob("*")) == judged:
+        time.sleep(0.01)
+    move_champion(config, None, "a drill", back=True)
+    code, before = run.wait(600), home.made_at()
+    after = home.champion()
+    home.finish(home.start(*third))
+    again = [name for name, made in before.items() if home.made_at()[name] != made]
+    moves = [move.kind for move in Releases(home.folder, MODEL).moves()]
+    if code != 3 or after != first or second == first or again:
+        raise RuntimeError(f"code {code}, champions {first} {second} {after}, made again {again}: {home.log[-2000:]}")
+    return {"code": code, "champion_stays": after == first, "moves": moves, "made_again": again}
+
+
 def server_killed(folder: Path, server: str, points: int) -> Found:
     """kill -9 of both servers of `kgqa up` during a run of its worker: they start again, and the run ends well."""
     import urllib.request
@@ -183,7 +209,7 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
 
 
 DRILLS: dict[str, Callable[..., Found]] = {
-    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, server_killed)
+    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed)
 }
 
 

@@ -13,13 +13,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from kgqa_core.config_file import read_yaml, validated
-from kgqa_core.config_lm import UNLIMITED, Budget, Price, Prices
+from kgqa_core.config_lm import UNLIMITED, Budget, Price
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
 from kgqa_core.lm.search import cut_loop
@@ -66,6 +64,8 @@ class Meter:
     Budgets add up over everything that a system asks for a question: a second evaluation needs a second meter.
     """
 
+    num_paid = 0  # calls that went to models, by all meters of this process
+
     def __init__(self) -> None:
         """Begin without any account."""
         self.prices: dict[str, Price | None] = {}  # model -> what its calls cost; None: nobody knows
@@ -77,6 +77,7 @@ class Meter:
     def charge(self, account: Account, usage: Usage) -> None:
         """Add ``usage`` to an account and, where the account is a question's, to what that has spent."""
         with self._guard:
+            Meter.num_paid += usage.paid_calls
             total = self._accounts[account]
             for name in FIGURES:
                 setattr(total, name, getattr(total, name) + getattr(usage, name))
@@ -120,11 +121,6 @@ class Meter:
             taken = pa.Table.from_pylist(rows, schema=METER), self._stopped
             self._accounts, self._spent, self._stopped = defaultdict(Usage), {}, {}
         return taken
-
-
-def read_prices(path: Path) -> Prices:
-    """Read a file of prices; raises ConfigError where a key or a value is none that it may have."""
-    return validated(Prices, read_yaml(path), path, {})
 
 
 def is_allowed(constraint: Constraint, text: str) -> bool:

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.config_base import CONF
-from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Role
+from kgqa_core.config_file import read_yaml, validated
+from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Prices, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
@@ -282,10 +283,10 @@ def metered(
     The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
     """
     from kgqa_core.lm.call_store import CallStore
-    from kgqa_core.lm.calls import Meter, Metered, read_prices
+    from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.roles import RoleModels
 
-    meter, prices = Meter(), read_prices(PRICES).models
+    meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
         around: dict[int, Metered] = {}
         for model, price_name in players.values():

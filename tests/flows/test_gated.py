@@ -113,3 +113,23 @@ def assert_told(run: Run, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.info.status for one in runs} == {"FINISHED"}
     assert {one.data.params["gate.reason"] for one in runs} == {reason}
     assert "gate.md" in {file.path for file in tracked.list_artifacts(runs[0].info.run_id)}
+
+
+@pytest.mark.slow
+def test_over_its_cap_a_retraining_ends_as_a_refusal_and_the_next_one_goes_on(run: Run) -> None:
+    stopped = document(run, "run", "--set", "gate.max_cpu_hours=0.000001")
+    why = "it takes more than 1e-06 CPU hours (gate.max_cpu_hours)"
+    assert (stopped["promoted"], stopped["challenger"], stopped["champion"]) == (False, None, None)
+    assert stopped["reason"].endswith(why)
+    tracked = MlflowClient(tracking_uri=store_of(run))
+    (experiment,) = tracked.search_experiments(filter_string="name = 'gated'")
+    (told,) = tracked.search_runs([experiment.experiment_id], "tags.kind = 'flow'")
+    assert (told.info.status, told.data.params["gate.promoted"]) == ("FINISHED", "False")
+    assert told.data.params["gate.reason"] == stopped["reason"]
+    made = {stage["key"] for stage in stopped["stages"] if stage["built"]}
+    assert made
+    assert "evaluation-seed0" not in made
+
+    following = document(run, "run")
+    assert following["promoted"], following["reason"]
+    assert not made & {stage["key"] for stage in following["stages"] if stage["built"]} - {"gate"}

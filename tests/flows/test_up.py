@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from mlflow import MlflowClient
 
 from tasks.services import Services, read_services
@@ -29,6 +30,15 @@ encoder: {kind: hash, dim: 31}
 explorer: {steps: STEPS, width: 13, edge_budget: 7, epochs: EPOCHS, batch_size: 128}
 gate: {share: 0.2, min_lift: -100, max_seconds: 60}
 """
+DUMP = """\
+dataset:
+  name: dump
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions.jsonl}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 1}
+"""
 PATIENCE = 300.0  # seconds; where nothing else runs, everything here takes a tenth of it
 
 
@@ -38,12 +48,14 @@ class Up:
 
     home: Path
     conf: Path
+    deployments: Path
     ports: tuple[int, int]
 
     def kgqa(self, *arguments: str, code: int = 0) -> str:
         """Run a command; return what it prints, errors too."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
         ours |= {"KGQA_HOME": str(self.home), "PYTHONPATH": str(PROJECT), "PREFECT_WORKER_QUERY_SECONDS": "2"}
+        ours |= {"KGQA_POLL_SECONDS": "4", "KGQA_LOGS": "json"}
         command = [sys.executable, "-m", "flows.cli", *arguments]
         done = subprocess.run(command, cwd=PROJECT, env=ours, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr + done.stdout
@@ -51,7 +63,8 @@ class Up:
 
     def up(self, code: int = 0) -> str:
         ports = ("--prefect-port", str(self.ports[0]), "--mlflow-port", str(self.ports[1]))
-        return self.kgqa("up", *ports, "--worker", "kgqa-cpu", "--worker", "kgqa-gpu", "--json", code=code)
+        pools = ("--worker", "kgqa-cpu", "--worker", "kgqa-gpu")
+        return self.kgqa("up", *ports, *pools, "--deployments", str(self.deployments), "--json", code=code)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.kgqa(*arguments, str(self.conf), "--json"))
@@ -107,11 +120,34 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
     return answer
 
 
+def write_deployments(folder: Path) -> None:
+    """Write those of prefect.yaml, but ``rebuild-shards`` waits for a dump of this folder."""
+    deployed = yaml.safe_load((PROJECT / "prefect.yaml").read_text(encoding="utf-8"))
+    for one in deployed["deployments"]:
+        one["entrypoint"] = f"{PROJECT}/{one['entrypoint']}"
+        for trigger in one.get("triggers", ()):
+            one["parameters"]["config"] = str(folder / "dump.yaml")
+            trigger["match"] = {"prefect.resource.id": "kgqa.dataset.dump"}
+    (folder / "prefect.yaml").write_text(yaml.safe_dump(deployed), encoding="utf-8")
+    (folder / "dump.yaml").write_text(DUMP, encoding="utf-8")
+    (folder / "triples.tsv").write_text(triples(30), encoding="utf-8")
+    asked = [
+        {"id": f"q{n}", "question": f"where does b{n} flow", "topics": [f"b{n}"], "answers": [f"sea{n}"]}
+        for n in range(30)
+    ]
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in asked), encoding="utf-8")
+
+
+def triples(num: int) -> str:
+    return "".join(f"b{n}\tflows_into\tsea{n}\n" for n in range(num))
+
+
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
-    here = Up(folder / "home", folder / "rivers.yaml", (free_port(), free_port()))
+    here = Up(folder / "home", folder / "rivers.yaml", folder / "prefect.yaml", (free_port(), free_port()))
     here.write()
+    write_deployments(folder)
     try:
         yield here
     finally:
@@ -137,12 +173,19 @@ def test_a_deployment_is_promoted_refused_and_rolled_back(up: Up) -> None:
     for port in up.ports:
         assert f"0.0.0.0:{port}" not in listens and f"*:{port}" not in listens
 
-    assert up.wait(up.trigger(), "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
+    run = up.trigger()
+    assert up.wait(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
     first = up.json("history")
     assert [move["kind"] for move in first["moves"]] == ["promoted"]
     assert up.aliases() == {"champion": "1"}
     (elsewhere,) = up.ask("flow_runs/filter", deployments={"name": {"any_": ["train"]}})  # that pool has a live worker
     assert (elsewhere["state_type"], elsewhere["parameters"]["config"]) == ("COMPLETED", str(up.conf))
+
+    told = up.ask("logs/filter", logs={"flow_run_id": {"any_": [run]}})  # our messages are at the run, and are JSON
+    assert any("is promoted: " in line["message"] for line in told)
+    lines = up.services.log("worker-kgqa-cpu").read_text(encoding="utf-8").splitlines()
+    written = [json.loads(line) for line in lines if line.startswith("{")]
+    assert run in {line["flow_run_id"] for line in written if "is promoted: " in line["message"]}
 
     up.write(steps=1)  # what lies two steps away is out of reach: it has to be worse
     assert up.wait(up.trigger(), "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
@@ -175,3 +218,24 @@ def test_after_worker_and_flow_were_killed_the_next_run_starts_unaided(up: Up) -
     assert up.wait(killed, "CRASHED")
     assert up.wait(following, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
     assert up.services.processes["worker-kgqa-cpu"] != before
+
+
+@pytest.mark.slow
+def test_a_dump_that_is_new_and_whole_is_built_once(up: Up) -> None:
+    up.up()
+
+    def builds() -> list[dict[str, Any]]:
+        runs: list[dict[str, Any]] = up.ask("flow_runs/filter", deployments={"name": {"any_": ["rebuild-shards"]}})
+        return runs
+
+    wait_for((up.home / "run" / "dumps.json").exists, "the first look")
+    dump = up.deployments.with_name("triples.tsv")
+    for num in range(30, 38):  # it grows for eight seconds, that is at two polls
+        dump.write_text(triples(num), encoding="utf-8")
+        time.sleep(1)
+    assert builds() == []
+    (run,) = wait_for(builds, "the run that the event starts")
+    assert up.wait(run["id"], "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
+    assert list((up.home / "artifacts" / "graph").glob("*/manifest.json"))
+    time.sleep(12)
+    assert len(builds()) == 1

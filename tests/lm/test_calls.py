@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
+from kgqa_core.config_file import read_yaml, validated
 from kgqa_core.config_lm import Budget, Price, Prices
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, text_key
-from kgqa_core.lm.calls import Meter, Metered, read_prices
+from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Problem, Prompt
 from kgqa_core.run.open import PRICES
@@ -252,12 +253,13 @@ ONE = "{input: 0.5, output: 1.5, as_of: 2025-01-31}"
 
 
 def read_text(folder: Path, text: str) -> Prices:
-    (folder / "prices.yaml").write_text(text, encoding="utf-8")
-    return read_prices(folder / "prices.yaml")
+    path = folder / "prices.yaml"
+    path.write_text(text, encoding="utf-8")
+    return validated(Prices, read_yaml(path), path, {})
 
 
 def test_the_prices_that_come_with_it_are_sound(tmp_path: Path) -> None:
-    prices = read_prices(PRICES)
+    prices = validated(Prices, read_yaml(PRICES), PRICES, {})
     assert prices.currency == "USD" and all(price.source for price in prices.models.values())
     assert read_text(tmp_path, "currency: USD\nmodels:\n").models == {}
     assert read_text(tmp_path, f"currency: USD\nmodels: {{a: {ONE}}}").models["a"].of(2_000_000, 1_000_000) == 2.5

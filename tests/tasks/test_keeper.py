@@ -1,0 +1,164 @@
+"""Which runs the keeper takes for lost; when it tells of a dump. Prefect is a stand-in here: tests/flows/test_up.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tasks import keeper
+from tasks.keeper import PENDING_SECONDS, Keeper
+from tasks.poller import Poller
+from tasks.services import Services
+
+GONE = 2**22 + 1  # above the largest id that a process may have
+
+
+class StandIn(Keeper):
+    """A keeper whose Prefect answers with the runs that it is given."""
+
+    def __init__(self, home: Path, **run: Any) -> None:
+        known = {name: "x" for name in ("token", "host", "prefect", "mlflow", "deployments")}
+        super().__init__(Services(home=str(home), own=(), pools=("kgqa-cpu",), **known))
+        self.runs = [{"id": "r1", "name": "drill", "state": {"id": "s1", "timestamp": "2001-01-01T00:00:00Z"}, **run}]
+        self.scheduled: list[str] = []
+
+    def _ask(self, what: str, body: Any) -> Any:
+        if what.endswith("set_state"):
+            self.scheduled.append(what)
+        return self.runs if what == "flow_runs/filter" else []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The keeper's clock, which a test moves."""
+    fake = SimpleNamespace(now=1000.0)
+    fake.monotonic = lambda: fake.now
+    monkeypatch.setattr(keeper, "time", fake)
+    return fake
+
+
+def test_a_jump_of_the_clock_takes_no_run_from_its_worker(tmp_path: Path, clock: SimpleNamespace) -> None:
+    kept = StandIn(tmp_path, infrastructure_pid=None)  # by the wall clock it has been waiting for years
+    for _ in range(3):
+        kept.end_lost_runs()
+        clock.now += PENDING_SECONDS / 3
+    assert kept.scheduled == []
+    clock.now += 1
+    kept.end_lost_runs()
+    assert kept.scheduled == ["flow_runs/r1/set_state"]
+
+
+def test_a_run_in_a_new_state_begins_to_wait_anew(tmp_path: Path, clock: SimpleNamespace) -> None:
+    kept = StandIn(tmp_path, infrastructure_pid=None)
+    kept.end_lost_runs()
+    clock.now += PENDING_SECONDS + 1
+    kept.runs[0]["state"] = {"id": "s2", "timestamp": "2001-01-01T00:00:00Z"}
+    kept.end_lost_runs()
+    assert kept.scheduled == []
+
+
+@pytest.mark.parametrize(("pid", "looks", "crashed"), [(GONE, 1, []), (GONE, 2, ["r1"]), ("elsewhere", 2, [])])
+def test_a_run_whose_process_is_gone_at_two_looks_has_crashed(
+    tmp_path: Path,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    pid: object,
+    looks: int,
+    crashed: list[str],
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(keeper, "mark_crashed", told.append)
+    kept = StandIn(tmp_path, infrastructure_pid=str(pid))
+    for _ in range(looks):
+        kept.end_lost_runs()
+        clock.now += 15
+    assert told == crashed
+
+
+CONFIG = """\
+dataset:
+  name: rivers
+  source: files
+  graph: {format: tsv, path: dump}
+  questions: {format: jsonl, path: questions.jsonl}
+encoder: {kind: hash}
+explorer: {steps: 1}
+"""
+DEPLOYMENTS = """\
+deployments:
+  - {name: other, parameters: {config: missing.yaml}}
+  - {name: broken, parameters: {config: missing.yaml}, triggers: [{expect: [kgqa.dump.ready]}]}
+  - {name: rebuild, parameters: {config: rivers.yaml}, triggers: [{expect: [kgqa.dump.ready]}]}
+"""
+
+
+class Dumps:
+    """A poller over a dump of two files; ``emitted`` are its events."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.emitted, self.away = folder, list[dict[str, Any]](), False
+        for name, text in (("rivers.yaml", CONFIG), ("prefect.yaml", DEPLOYMENTS), ("questions.jsonl", "{}\n")):
+            (folder / name).write_text(text, encoding="utf-8")
+        (folder / "dump").mkdir()
+        (folder / "dump" / "a.tsv").write_text("a\tb\tc\n", encoding="utf-8")
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.poller = Poller(self.folder / "home", self.folder / "prefect.yaml", self.emit)
+
+    def emit(self, event: dict[str, Any]) -> None:
+        if self.away:
+            raise OSError("Prefect is away")
+        self.emitted.append(event)
+
+    def polls(self, times: int) -> int:
+        return sum(len(self.poller.poll()) for _ in range(times))
+
+    def add(self, name: str, text: str) -> None:
+        with (self.folder / "dump" / name).open("a", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def test_a_dump_is_told_of_once_when_it_was_the_same_at_two_polls(tmp_path: Path) -> None:
+    dumps = Dumps(tmp_path)
+    assert dumps.polls(3) == 0  # it was there before
+    for line in range(3):  # it grows
+        dumps.add("b.tsv", f"a\tb\t{line}\n")
+        assert dumps.polls(1) == 0
+    assert dumps.polls(1) == 1
+    assert dumps.polls(3) == 0
+    (event,) = dumps.emitted
+    assert (event["event"], event["resource"]["prefect.resource.id"]) == ("kgqa.dump.ready", "kgqa.dataset.rivers")
+    assert json.loads(json.dumps(event))["payload"]["config"] == str(tmp_path / "rivers.yaml")
+    (tmp_path / "dump" / "b.tsv").write_text("same\tsize\t!\n", encoding="utf-8")
+    os.utime(tmp_path / "dump" / "b.tsv", ns=(0, 7))  # a time in the past is another time
+    assert dumps.polls(3) == 1
+
+
+def test_what_came_while_nobody_polled_is_told_of_and_nothing_twice(tmp_path: Path) -> None:
+    dumps = Dumps(tmp_path)
+    dumps.polls(2)
+    dumps.add("b.tsv", "x\ty\tz\n")
+    dumps.start_again()
+    assert dumps.polls(3) == 1
+    dumps.start_again()
+    assert dumps.polls(3) == 0
+
+
+def test_a_dump_that_is_gone_is_not_ready_and_one_that_prefect_was_not_told_of_is_told_later(tmp_path: Path) -> None:
+    dumps = Dumps(tmp_path)
+    dumps.polls(2)
+    (tmp_path / "dump" / "a.tsv").unlink()
+    assert dumps.polls(3) == 0
+    dumps.add("a.tsv", "x\ty\tz\n")
+    dumps.away = True
+    dumps.polls(1)
+    with pytest.raises(OSError, match="away"):
+        dumps.polls(1)
+    dumps.away = False
+    assert dumps.polls(2) == 1
