@@ -27,6 +27,7 @@ help: ## show this list
 
 demo: install model ## run the whole flow on the embedded dataset
 	$(BIN)/kgqa run conf/demo.yaml
+	$(BIN)/kgqa report conf/demo.yaml --out build/demo-report
 
 test: $(VENV)/dev.stamp $(VENV)/scatter.stamp $(VENV)/model.stamp check ## set up, check, then every test that needs no GPU
 	$(PYTEST) -m "not gpu"

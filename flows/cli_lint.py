@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,36 +105,38 @@ def count_topics(pipeline: Pipeline) -> dict[str, int]:
 
 def print_lint(report: Mapping[str, Any]) -> None:
     """Print what the graph holds, the doubts about the dataset, and how many of its answers are within reach."""
-    print_graph(report["graph"])
+    for title, header, rows, figures_from in lint_tables(report):
+        print_table(title, header, rows, figures_from=figures_from)
+
+
+def lint_tables(report: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], list[tuple[str, ...]], int]]:
+    """Yield the tables of a report: title, header, rows, and the first column that holds figures."""
+    graph = report["graph"]
+    yield "Graph", ("of", "count", "percent"), [*graph_rows(graph)], 1
+    if hubs := graph["largest_hubs"]:
+        rows = [tuple(str(hub[name]) for name in HUB) for hub in hubs[:NUM_SHOWN]]
+        yield f"Groups of triples of which not all were walked, {graph['num_hubs']} in all", HUB, rows, len(HUB)
     doubts = [(one["kind"], one["split"], str(one["count"]), ", ".join(one["examples"])) for one in report["findings"]]
-    print_table("Findings", ("kind", "split", "count", "examples"), doubts)
+    yield "Findings", ("kind", "split", "count", "examples"), doubts, 4
     covered = [
         (str(row["hops"] or "?"), row["split"], str(row["num_questions"]), *map(show_percent, share))
         for row in report["coverage"]
         for share in ((row["any_gold"], row["all_golds"]),)
     ]
     title = f"Answers within {report['max_steps']} steps, {PERCENT} of questions"
-    print_table(title, ("hops", "split", "questions", "any answer", "all answers"), covered, figures_from=2)
+    yield title, ("hops", "split", "questions", "any answer", "all answers"), covered, 2
     reach = [(row["split"], str(row["steps"]), *(str(row[name]) for name in REACH.values())) for row in report["reach"]]
-    print_table("Questions within so many steps", ("split", "steps", *REACH), reach, figures_from=1)
+    yield "Questions within so many steps", ("split", "steps", *REACH), reach, 1
     names = [
         (row["split"], *(f"{row[f'num_{one}_named']} of {row[f'num_{one}']}" for one in ("topics", "answers")))
         for row in report["names"]
     ]
-    print_table("Entities with a name", ("split", "topics", "answers"), names, figures_from=1)
+    yield "Entities with a name", ("split", "topics", "answers"), names, 1
     proposed = [(name, json.dumps(one["value"]), one["why"]) for name, one in report["proposed"].items()]
-    print_table("Settings that fit the questions", ("setting", "value", "why"), proposed)
+    yield "Settings that fit the questions", ("setting", "value", "why"), proposed, 3
     reasons = [(kind, *item) for kind, found in report["rejects"].items() for item in found.items()]
     rejects = [(kind, reason, str(count)) for kind, reason, count in reasons]
-    print_table("Lines that were not used", ("of", "reason", "lines"), rejects, figures_from=2)
-
-
-def print_graph(graph: Mapping[str, Any]) -> None:
-    """Print what the graph holds: sizes, names, its largest relations, capped hubs."""
-    print_table("Graph", ("of", "count", "percent"), graph_rows(graph), figures_from=1)
-    if hubs := graph["largest_hubs"]:
-        rows = [[str(hub[name]) for name in HUB] for hub in hubs[:NUM_SHOWN]]
-        print_table(f"Groups of triples of which not all were walked, {graph['num_hubs']} in all", HUB, rows)
+    yield "Lines that were not used", ("of", "reason", "lines"), rejects, 2
 
 
 def graph_rows(graph: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

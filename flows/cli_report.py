@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kgqa_core.run.pipeline import Pipeline
 
 Runs = Annotated[
     list[str],
@@ -76,7 +79,9 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
     """Write the report of the runs that a user named; return the page to open."""
     found = {run: find_predictions(run) for run in runs}
     with working("writing the report"):
-        from flows.report import build
+        from functools import partial
+
+        from flows.report import Beside, build
 
         systems = stored_comparison(runs[0]) if len(runs) == 1 else None
         if systems is None:
@@ -86,18 +91,27 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
             systems = side_by_side_of(judged)
         named = [one for own in found.values() for one in own]
         title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
-        return build(named, out, title=title, overview=overview_of(systems), single=single)
+        beside = Beside(overview_of(systems))
+        if (pipeline := opened(runs[0])) is not None:
+            from flows.report_about import explored, read_about
+
+            beside = replace(beside, about=read_about(pipeline), explore=partial(explored, pipeline))
+        return build(named, out, title=title, beside=beside, single=single)
+
+
+def opened(run: str) -> Pipeline | None:
+    """Return the pipeline of the configuration that a run is named by; None for a file of predictions."""
+    base, at, _ = run.rpartition("@")
+    conf = Path(base if at and not Path(run).exists() else run)
+    return open_run(conf, ()) if conf.suffix in (".yaml", ".yml") else None
 
 
 def stored_comparison(run: str) -> dict[str, Any] | None:
     """Return what a configuration's run has compared already, with the published figures; None where it has not."""
-    conf = Path(run)
-    if conf.suffix not in (".yaml", ".yml"):
-        return None
     from kgqa_core.run.stages.systems import COMPARISON
 
-    pipeline = open_run(conf, ())
-    if COMPARISON not in pipeline.specs:
+    pipeline = opened(run) if "@" not in run else None
+    if pipeline is None or COMPARISON not in pipeline.specs:
         return None
     document: dict[str, Any] = json.loads((pipeline.artifact(COMPARISON).folder / "comparison.json").read_bytes())
     return document

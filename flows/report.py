@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ CHUNK = 20  # questions of one data file
 MARK = "kgqa-report.json"  # in a folder that may be written over
 MOST_SINGLE = 200  # questions of a report in one file
 NAMES_KEPT, PATHS_KEPT = 50, 12  # answers or golds of one system on one question, and paths
+MOST_EXPLORED = 500  # questions that are explored again, to be drawn
 TEXT_KEPT = 20_000  # characters of a prompt or a reply
 ASKED = ("question_id", "question", "hops", "ground_truth", "gold_ids")
 ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
@@ -134,9 +135,16 @@ def f1_of(row: Mapping[str, Any]) -> int:
     return round(200 * both / (len(answers) + len(golds))) if both else 0
 
 
-def build(
-    runs: Sequence[tuple[str, Path]], out: Path, *, title: str, overview: Mapping[str, Any], single: bool = False
-) -> Path:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a report shows beside the answers."""
+
+    overview: Mapping[str, Any]  # tables, sentences, points
+    about: Mapping[str, Any] | None = None  # tables about the data, and training curves
+    explore: Callable[[Sequence[str]], Mapping[str, Any]] | None = None  # what an explorer walks for questions
+
+
+def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Beside, single: bool = False) -> Path:
     """Write the report of some runs, which have answered the same questions, to a folder or (``single``) to one file.
 
     The same runs give the same bytes. What is at ``out`` is replaced at once, when the new one is whole; a folder that
@@ -151,7 +159,7 @@ def build(
         raise InputError(f"one file holds {MOST_SINGLE} questions, these are {len(ids):,}; write a folder")
     if not single and out.exists() and not (out / MARK).is_file():
         raise InputError(f"{shorten(str(out))} is there and is no report; name another folder, or remove it")
-    parts = _parts(shown, ids, title, overview)
+    parts = _parts(shown, ids, title, beside)
     partial = out.with_name(f".{out.name}.part{os.getpid()}")
     try:
         if single:
@@ -190,13 +198,12 @@ def _one_file(parts: Iterator[tuple[str, Any]]) -> str:
     return page.replace('<script src="viewer.js"></script>', f"<script>\n{script}\n{data}</script>")
 
 
-def _parts(
-    shown: Sequence[Shown], ids: Sequence[str], title: str, overview: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Beside) -> Iterator[tuple[str, Any]]:
     """Yield the name and the content of every data file; the list of questions, which needs all chunks, comes last."""
     verdicts, scores, lost = ([[] for _ in shown] for _ in range(3))  # type: list[list[Any]]
     hops, golds, texts = list[int | None](), list[int](), list[str]()
     num_chunks = -(-len(ids) // CHUNK)
+    explored = beside.explore(worth_exploring(shown, ids)) if beside.explore else {}
     for chunk in range(num_chunks):
         slices = [run.table.slice(chunk * CHUNK, CHUNK).to_pylist() for run in shown]
         calls = [run.calls_of(ids[chunk * CHUNK], ids[min(len(ids), (chunk + 1) * CHUNK) - 1]) for run in shown]
@@ -215,6 +222,7 @@ def _parts(
                 "text": rows[0]["question"],
                 "golds": rows[0]["ground_truth"][:NAMES_KEPT],
                 "hops": rows[0]["hops"],
+                "explored": explored.get(rows[0]["question_id"]),
                 "runs": [
                     _answered(row, own.get(row["question_id"], ()), strings, paths)
                     for row, own in zip(rows, calls, strict=True)
@@ -247,9 +255,19 @@ def _parts(
             "reasons": LOST,
             "num_questions": len(ids),
             "chunk": CHUNK,
-            **overview,
+            "about": beside.about is not None,
+            **beside.overview,
         },
     )
+    if beside.about is not None:
+        yield "about", beside.about
+
+
+def worth_exploring(shown: Sequence[Shown], ids: Sequence[str]) -> list[str]:
+    """Return the questions that are explored again to be drawn: where systems differ, then where all are wrong."""
+    verdicts = zip(*([verdict_of(row).upper() for row in run.table.to_pylist()] for run in shown), strict=True)
+    order = {id: (len(set(own)) == 1, set(own) == {"R"}) for id, own in zip(ids, verdicts, strict=True)}
+    return sorted(ids, key=order.__getitem__)[:MOST_EXPLORED]
 
 
 @dataclass

@@ -55,15 +55,16 @@
     try {
       overview = overview || await load("overview");
       document.getElementById("title").textContent = overview.title;
+      for (const link of document.querySelectorAll("nav a.about")) link.hidden = !overview.about;
       const page = path.startsWith("/q/") ? await question(decodeURIComponent(path.slice(3)), query)
-        : path === "/questions" ? await questions(query) : front();
+        : path === "/questions" ? await questions(query) : path === "/data" ? await data() : path === "/curves" ? await curves() : front();
       main.replaceChildren(...page);
       document.title = `${main.querySelector("h2")?.textContent || "Report"} · ${overview.title}`;
     } catch (error) {
       main.replaceChildren(h("p", { role: "alert" }, error.message));
     }
     for (const link of document.querySelectorAll("nav a")) {
-      const here = link.getAttribute("href") === "#/" ? path === "/" : path === "/questions";
+      const here = link.getAttribute("href") === `#${path}`;
       if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
     }
   }
@@ -127,6 +128,34 @@
       h("tbody", {}, overview.runs.map((run, place) => h("tr", {}, h("th", { scope: "row" }, run.name), reasons.map((name, at) =>
         h("td", { class: "figure" }, h("a", { href: address("/questions", { system: place, lost: at }) }, overview.lost[place][name])))))),
     ), h("ul", {}, reasons.map(name => h("li", {}, `${name}: ${overview.reasons[name]}`))));
+  }
+
+  // ------ The data, and the curves of what was trained
+
+  async function data() {
+    const { tables } = await load("about");
+    return [h("h2", {}, "Data"), ...tables.map((one, place) => table(one, `data${place}`))];
+  }
+
+  async function curves() {
+    const { curves: all } = await load("about"), stages = [...new Set(all.map(one => one.stage))];
+    if (!all.length) return [h("h2", {}, "Curves"), h("p", {}, "Nothing was trained.")];
+    return [h("h2", {}, "Curves"), ...stages.flatMap(stage => [h("h3", {}, stage),
+      h("div", { class: "systems" }, all.filter(one => one.stage === stage).map(curve))])];
+  }
+
+  function curve({ figure, points }) {
+    const steps = points.map(([step]) => step), values = points.map(([, value]) => value).filter(Number.isFinite);
+    const low = Math.min(...values), high = Math.max(...values), from = Math.min(...steps), to = Math.max(...steps);
+    const x = step => 60 + 330 * (step - from) / (to - from || 1), y = value => 150 - 130 * (value - low) / (high - low || 1);
+    const shown = value => Number(value.toPrecision(4)).toString(), drawn = points.filter(([, value]) => Number.isFinite(value));
+    const line = drawn.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join(" ");
+    const last = drawn.length ? shown(drawn[drawn.length - 1][1]) : "no number";
+    return h("figure", {}, h("figcaption", {}, figure, h("span", { class: "soft" }, ` last ${last}`)),
+      h("svg", { viewBox: "0 0 400 180", role: "img", "aria-label": `${figure}: from ${shown(points[0][1] ?? NaN)} to ${last} in ${to} steps` },
+        h("text", { x: 54, y: y(high) + 4, "text-anchor": "end" }, shown(high)), high > low && h("text", { x: 54, y: y(low) + 4, "text-anchor": "end" }, shown(low)),
+        h("text", { x: 60, y: 172 }, from), h("text", { x: 390, y: 172, "text-anchor": "end" }, to), h("path", { class: "edge on", d: line }),
+        drawn.length === 1 && h("circle", { class: "point", cx: x(drawn[0][0]), cy: y(drawn[0][1]), r: 4 })));
   }
 
   // ------ The list of questions
@@ -205,7 +234,7 @@
     return [h("h2", {}, one.text || one.id),
       h("p", { class: "soft" }, `${one.id} · ${one.hops == null ? "hops unknown" : `${one.hops} hop${one.hops === 1 ? "" : "s"}`} · `, step(-1, "← before"), " ", step(1, "after →")),
       h("p", {}, h("strong", {}, "Gold: "), one.golds.join("; ") || "none"),
-      h("h2", {}, "Evidence"), drawing(one, chosen),
+      h("h2", {}, "Evidence"), drawing(one, chosen), walked(one),
       h("h2", {}, "Systems"), h("div", { class: "systems" }, one.runs.map((run, place) => system(one, run, place, chosen, chunk.strings)))];
   }
 
@@ -229,7 +258,7 @@
         call.system.length ? h("pre", { tabindex: 0 }, text(call.system)) : null, h("pre", { tabindex: 0 }, text(call.prompt)), call.texts.map(reply => h("pre", { class: "R", tabindex: 0 }, text(reply))))));
   }
 
-  // The paths of all systems, drawn by their distance from where they start; those of the chosen system stand out.
+  // The paths of all systems, by their distance from where they start; those of the chosen system stand out.
   function drawing(one, chosen) {
     const depth = new Map(), edges = new Map();
     one.runs.forEach((run, place) => run.paths.forEach(path => {
@@ -248,28 +277,51 @@
       });
     }));
     if (!edges.size) return h("p", {}, "No system gave a path.");
-    const layers = [];
-    for (const [name, at] of depth) (layers[at] = layers[at] || []).push(name);
+    const lines = [...edges.values()].map(({ by, ...edge }) => ({ ...edge, on: by.has(chosen), said: [...by].map(at => overview.runs[at].name).join(", ") }));
+    return layered(lines, depth, one, {}, `${edges.size} triples of the paths that systems gave${edges.size >= MOST_EDGES ? ", more are left out" : ""}; those of ${overview.runs[chosen]?.name || "no system"} stand out, golds have a green rim`);
+  }
+
+  // What the explorer walked: the more attention, the stronger the line; the more probable, the larger the dot.
+  function walked(one) {
+    const found = one.explored;
+    if (!found || !found.edges.length) return null;
+    const depth = new Map(), lines = found.edges.map(([head, relation, tail, step, attention]) => ({ head, relation, tail, step, attention, said: `step ${step}, attention ${attention} %`, weight: attention }));
+    for (const { head, tail, step } of lines) {
+      const [near, far] = depth.has(head) && depth.get(head) < step ? [head, tail] : depth.has(tail) && depth.get(tail) < step ? [tail, head] : [head, tail];
+      if (!depth.has(near)) depth.set(near, step - 1);
+      if (!depth.has(far)) depth.set(far, step);
+    }
+    const said = `${lines.length} of ${found.num_edges.toLocaleString("en")} triples that the explorer walked; the more attention, the stronger the line; the more probable, the larger the dot`;
+    const rows = lines.map(({ head, relation, tail, step, attention }) => [head, relation, tail, String(step), attention.toFixed(1)]);
+    const box = h("details", { ontoggle: () => {
+      if (box.open && box.children.length === 1) box.append(layered(lines, depth, one, found.nodes, said),
+        table({ title: "The same as a table", header: ["head", "relation", "tail", "step", "attention, %"], rows, figures_from: 3 }, "walked"));
+    } }, h("summary", {}, `What the explorer walked: ${found.num_edges.toLocaleString("en")} triples`));
+    return box;
+  }
+
+  // A drawing in layers: nodes by their depth, lines between them.
+  function layered(edges, depth, one, probability, said) {
+    const layers = [], first = Math.min(...depth.values());  // the explorer may stay at a topic for a step
+    for (const [name, at] of depth) (layers[at - first] = layers[at - first] || []).push(name);
     const tall = Math.max(...layers.filter(Boolean).map(layer => layer.length)), height = Math.max(120, 26 * tall + 30), wide = 1000, place = new Map();
     const before = new Map();  // the mean height of what leads to a node: sorted by it, fewer edges cross
     layers.forEach((layer, at) => {
       const height_of = name => before.has(name) ? before.get(name).reduce((sum, y) => sum + y, 0) / before.get(name).length : 0;
       layer?.sort((a, b) => height_of(a) - height_of(b));
       layer?.forEach((name, turn) => place.set(name, [90 + at * (wide - 260) / Math.max(layers.length - 1, 1), (turn + 0.5) * height / layer.length]));
-      for (const { head, tail } of edges.values()) for (const [near, far] of [[head, tail], [tail, head]])
-        if (depth.get(near) === at && depth.get(far) === at + 1) before.set(far, [...(before.get(far) || []), place.get(near)[1]]);
+      for (const { head, tail } of edges) for (const [near, far] of [[head, tail], [tail, head]])
+        if (depth.get(near) === at + first && depth.get(far) === at + first + 1) before.set(far, [...(before.get(far) || []), place.get(near)[1]]);
     });
-    const few = edges.size <= 40, golds = new Set(one.golds), short = name => name.length > 28 ? `${name.slice(0, 27)}…` : name;
-    const lines = [...edges.values()].map(({ head, relation, tail, by }) => {
-      const [x1, y1] = place.get(head), [x2, y2] = place.get(tail), on = by.has(chosen);
-      const who = [...by].map(at => overview.runs[at].name).join(", ");
-      return h("g", {}, h("path", { class: `edge${on ? " on" : ""}`, d: x1 === x2 ? `M${x1} ${y1} C${x1 + 60} ${y1} ${x2 + 60} ${y2} ${x2} ${y2}` : `M${x1} ${y1} L${x2} ${y2}` }, h("title", {}, `(${head}, ${relation}, ${tail}): ${who}`)),
+    const few = edges.length <= 40, golds = new Set(one.golds), short = name => name.length > 28 ? `${name.slice(0, 27)}…` : name;
+    const lines = edges.map(({ head, relation, tail, on, said, weight }) => {
+      const [x1, y1] = place.get(head), [x2, y2] = place.get(tail);
+      return h("g", {}, h("path", { class: `edge${on || weight >= 50 ? " on" : ""}`, "stroke-opacity": weight == null ? null : Math.max(0.15, weight / 100), d: x1 === x2 ? `M${x1} ${y1} C${x1 + 60} ${y1} ${x2 + 60} ${y2} ${x2} ${y2}` : `M${x1} ${y1} L${x2} ${y2}` }, h("title", {}, `(${head}, ${relation}, ${tail}): ${said}`)),
         few && h("text", { class: "edge-label", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 3, "text-anchor": "middle" }, short(relation)));
     });
-    const dots = [...place].map(([name, [x, y]]) => h("g", {}, h("circle", { class: `node${golds.has(name) ? " gold" : ""}${depth.get(name) === 0 ? " topic" : ""}`, cx: x, cy: y, r: 6 }),
-      h("text", { x: x + 10, y: y + 4 }, short(name), h("title", {}, name))));
-    const said = `${edges.size} triples of the paths that systems gave; those of ${overview.runs[chosen]?.name || "no system"} stand out, golds have a green rim`;
-    return h("div", {}, h("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": said }, lines, dots), h("p", { class: "soft" }, said, edges.size >= MOST_EDGES ? `; more are left out` : "", "."));
+    const dots = [...place].map(([name, [x, y]]) => h("g", {}, h("circle", { class: `node${golds.has(name) ? " gold" : ""}${depth.get(name) === first ? " topic" : ""}`, cx: x, cy: y, r: 6 + (probability[name] || 0) / 12 }),
+      h("text", { x: x + 10, y: y + 4 }, short(name), h("title", {}, probability[name] == null ? name : `${name}: probability ${probability[name]} %`))));
+    return h("div", {}, h("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": said }, lines, dots), h("p", { class: "soft" }, said, "."));
   }
 
   window.addEventListener("hashchange", () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); });

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli_report import build_report
-from flows.report import build, lost_at, read_paths, verdict_of
+from flows.report import Beside, build, lost_at, read_paths, verdict_of
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, open_predictions
+from kgqa_core.run.open import graph_of, read_with_hops
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question, Step
 
@@ -66,7 +67,7 @@ def data(folder: Path, name: str) -> Any:
 def test_a_report_has_the_pages_an_overview_a_list_and_what_each_system_did(
     runs: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
-    page = build(runs, tmp_path / "report", title="two", overview=NOTHING)
+    page = build(runs, tmp_path / "report", title="two", beside=Beside(NOTHING))
     assert page == tmp_path / "report" / "index.html"
     assert {path.name for path in page.parent.iterdir()} == {
         "index.html",
@@ -94,7 +95,7 @@ def test_the_same_runs_give_the_same_bytes_and_replace_an_older_report(
     runs: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
     def contents() -> dict[str, bytes]:
-        folder = build(runs, tmp_path / "report", title="two", overview=NOTHING).parent
+        folder = build(runs, tmp_path / "report", title="two", beside=Beside(NOTHING)).parent
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     assert contents() == contents()
@@ -105,17 +106,19 @@ def test_a_folder_that_is_no_report_is_left_alone(runs: list[tuple[str, Path]], 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is no report"):
-        build(runs, tmp_path / "mine", title="two", overview=NOTHING)
+        build(runs, tmp_path / "mine", title="two", beside=Beside(NOTHING))
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
 def test_runs_of_other_questions_are_refused(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did not answer the same questions"):
-        build([*runs, ("few", write_run(tmp_path, "few", (1,)))], tmp_path / "report", title="", overview=NOTHING)
+        build([*runs, ("few", write_run(tmp_path, "few", (1,)))], tmp_path / "report", title="", beside=Beside(NOTHING))
 
 
 def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
-    page = build(runs, tmp_path / "one.html", title="two", overview=NOTHING, single=True).read_text(encoding="utf-8")
+    page = build(runs, tmp_path / "one.html", title="two", beside=Beside(NOTHING), single=True).read_text(
+        encoding="utf-8"
+    )
     assert page.count("</script>") == 1 and 'kgqa("overview"' in page
     assert "viewer.js" not in page.partition("<script>")[0]
 
@@ -167,10 +170,37 @@ def test_a_configuration_is_shown_with_what_its_run_compared(
     assert {run["name"].partition(" (")[0] for run in overview["runs"]} >= {"fiske", "explorer alone"}
 
 
+def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_explorer_walked(
+    compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("cli_report", "cli_compare"):
+        monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
+    folder = build_report([str(tmp_path / "places.yaml")], tmp_path / "report").parent
+    about, graph = data(folder, "about"), graph_of(compared)
+    assert "Graph" in [table["title"] for table in about["tables"]]
+    assert {"dev.hits1"} <= {curve["figure"] for curve in about["curves"] if curve["stage"] == "explorer-seed0"}
+    files = sorted(compared.artifact("graph").folder.glob("triples-*.parquet"))
+    stored = {
+        (graph.name_of(row["head"]), graph.relation_text(row["relation"]), graph.name_of(row["tail"]))
+        for file in files
+        for row in pq.read_table(file).to_pylist()
+    }
+    shown = {one["id"]: one["explored"] for one in data(folder, "q0000")["questions"]}
+    answered = {one.id: one for one in read_with_hops(compared, "test")}
+    for id, found in shown.items():
+        names, reached = {graph.name_of(topic) for topic in answered[id].topics}, set[str]()
+        for head, relation, tail, step, attention in found["edges"]:
+            assert (head, relation, tail) in stored and 0 <= attention <= 100 and 1 <= step <= 3
+            assert {head, tail} & (names | reached)  # each goes on from what is drawn
+            reached |= {head, tail}
+        assert len(found["edges"]) <= found["num_edges"]
+        assert sum(found["nodes"].values()) <= 100 + 0.05 * len(found["nodes"])  # each is rounded
+
+
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
-    chromium = shutil.which("chromium") or pytest.skip("the browser test needs chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="the tests in a browser need playwright")
+    chromium = shutil.which("chromium") or pytest.skip("the tests in a browser need chromium")
     with api.sync_playwright() as play:
         opened = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield opened
@@ -183,7 +213,7 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     runs: list[tuple[str, Path]], tmp_path: Path, browser: Any, single: bool
 ) -> None:
     out = tmp_path / ("seen.html" if single else "seen")
-    file = build(runs, out, title="two systems", overview=NOTHING, single=single)
+    file = build(runs, out, title="two systems", beside=Beside(NOTHING), single=single)
     page, problems = browser.new_page(), list[str]()
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -197,4 +227,32 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     page.get_by_text("1. reason").click()
     assert HOSTILE in page.locator("main").inner_text()
     assert page.title().endswith("two systems") and page.locator("main img").count() == 0
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
+    compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for module in ("cli_report", "cli_compare"):
+        monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
+    file = build_report([str(tmp_path / "places.yaml")], tmp_path / "report")
+    page, problems = browser.new_context(bypass_csp=True).new_page(), list[str]()  # axe puts itself into the page
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    id = data(file.parent, "questions")["ids"][0]
+    for address in ("/", "/questions", "/data", "/curves", f"/q/{id}?system=1"):
+        page.goto(f"{file.as_uri()}#{address}")
+        page.locator("main h2").first.wait_for()
+        for part in page.locator("details summary").all():
+            part.focus()
+            page.keyboard.press("Enter")
+        found = axe.run(page).response["violations"]
+        assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    page.goto(f"{file.as_uri()}#/")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # past the link to the content: overview, questions
+    page.get_by_role("heading", name="Questions").wait_for()
     assert problems == []
