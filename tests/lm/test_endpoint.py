@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kgqa_core.errors import ConfigError, EndpointError, UnableError
 from kgqa_core.lm.call_store import CallStore, later_seed
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
-from kgqa_core.lm.endpoint import Endpoint, read_completion, read_echo
-from kgqa_core.lm.endpoint_http import error_of
+from kgqa_core.lm.endpoint import Endpoint
 from kgqa_core.lm.types import GREEDY, Decoding, EndpointLmSection, Generation, Problem, Prompt, StreamingModel
 from tests.lm.misbehaving import Script, serving
 
@@ -400,25 +397,3 @@ def test_a_failed_score_is_minus_infinity_and_a_server_that_cannot_tell_raises(s
         endpoint.score([Prompt("a ")], [["d"]])
     with pytest.raises(UnableError, match="chat API cannot tell"):
         opened().score([Prompt("a ")], [["d"]])
-
-
-FIELDS = ["choices", "index", "message", "content", "text", "refusal", "finish_reason", "logprobs", "logprob"]
-FIELDS += ["token_logprobs", "usage", "prompt_tokens", "completion_tokens", "error", "detail"]
-OBJECTS = st.sampled_from(FIELDS) | st.text()
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(OBJECTS, inner, max_size=5),
-    max_leaves=25,
-)
-CHOICE = JSON | st.dictionaries(OBJECTS, JSON, max_size=5)
-REPLY = st.fixed_dictionaries({"choices": st.lists(CHOICE, min_size=1, max_size=3)}, optional={"usage": CHOICE})
-
-
-@given(JSON | REPLY)
-def test_no_json_whatsoever_breaks_the_readers(content: object) -> None:
-    if (completion := read_completion(content, stop=("\n",))) is not None:
-        for generation in completion[0]:
-            assert generation.text.encode() is not None
-            assert not generation.problem or not generation.text
-    read_echo(content)
-    error_of(content)
