@@ -38,7 +38,7 @@ class Evidence:
     paths: tuple[ScoredPath, ...]  # distinct texts
     steps: tuple[ReasoningPath, ...]  # parallel to paths
     ends: tuple[int, ...]  # entity ids, distinct, in the order of the paths
-    num_left_out: int  # plans that have more paths than are listed
+    num_left_out: int  # plans that have more paths than are listed; of EPERM entities that nobody was asked about
 
 
 def gather_evidence(

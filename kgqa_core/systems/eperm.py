@@ -162,6 +162,7 @@ class Eperm(System):
             plans = yield from planner.ask(question, self.settings.num_plans)
         found = yield from self._find(question, plans, part, calls)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_refused": calls.refused}
+        counts["num_unasked"] = found.num_left_out  # entities that max_candidates kept from being asked about
         if self.settings.predictor == "none":
             answer = answer_with(question, found.ends, found.steps)
         else:
@@ -233,7 +234,7 @@ class Eperm(System):
 
         Where calls run out, the entities of the lighter plans go unscored first.
         """
-        trails = self._trails(question, plans, part)
+        trails, num_unasked = self._trails(question, plans, part), 0
         while walking := [one for one in trails if len(one.scores) < len(one.relations) and len(one.layers[-1])]:
             asks: list[tuple[tuple[int, tuple[int, ...]], Ask[Any]]] = []
             reached = []
@@ -242,6 +243,7 @@ class Eperm(System):
                 onward = part.reach(trail.layers[-1], trail.relations[step])
                 reached.append(shared_sorted(onward, trail.open[step + 1]))
                 asked = tuple(reached[-1][: self.settings.max_candidates].tolist())
+                num_unasked += (len(reached[-1]) - len(asked)) * self.settings.entity_scores
                 groups = [(one,) for one in asked] if self.settings.finder == "single" else [asked] * bool(asked)
                 for group in groups if self.settings.entity_scores else ():
                     asks.append(((number, group), self._ask_entities(question, trail, group)))
@@ -253,7 +255,7 @@ class Eperm(System):
                 best = self._best(layer, own)
                 trail.scores.append(best)
                 trail.layers.append(np.array(sorted(best), dtype=np.int64) if self.settings.entity_scores else layer)
-        return self._gather(trails, part)
+        return replace(self._gather(trails, part), num_left_out=num_unasked)
 
     def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
         """Return the plans that lead somewhere, as far as is known, heaviest first."""

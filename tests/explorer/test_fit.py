@@ -246,12 +246,18 @@ def test_an_explorer_starts_from_another(graph: KnowledgeGraph, tmp_path: Path) 
     assert fit(graph, tmp_path / "third", settings).metrics["dev.hits1"] < 100.0
 
 
-def test_the_papers_variant_reads_questions_as_they_are_asked(graph: KnowledgeGraph, tmp_path: Path) -> None:
+def test_the_papers_variant_reads_questions_as_they_are_asked_and_prunes_by_its_budget_alone(
+    graph: KnowledgeGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_module, "ATTENTION_THRESHOLDS", (0.999,))  # taken whatever it costs
+    monkeypatch.setattr(fit_module, "TOLERANCE", 1e6)
     section = ExplorerSection.model_validate({"variant": "paper", "steps": 2, "edge_budget": 29, "epochs": 1})
     assert (section.width, section.batch_size, section.learning_rate, section.weight_decay) == (256, 20, 1e-4, 1e-3)
     fit(graph, tmp_path, section)
     _, card = load_explorer(tmp_path, encoder=films.ENCODER.name)
-    assert (card.width, card.mask_topics) == (256, False)
+    assert (card.width, card.mask_topics, card.attention_threshold) == (256, False, 0.0)
+    fit(graph, tmp_path / "ours", with_section(epochs=1))
+    assert load_explorer(tmp_path / "ours", encoder=films.ENCODER.name)[1].attention_threshold == 0.999
 
 
 def trained(seed: int, epochs: int) -> Explorer:

@@ -82,6 +82,13 @@ def test_a_system_waits_for_no_more_than_it_needs_wherever_its_plans_come_from(r
         assert set(specs[f"system-{system}-seed0"].needs) - {"graph", "questions"} == needs, plans
 
 
+def test_plans_that_are_not_held_to_the_graph_are_others(run_file: Path) -> None:
+    held, free = specs_of(run_file), specs_of(run_file, "plans.only_existing=false")
+    for key in ("plans-generator-seed0", "system-rog-seed0"):
+        assert {**held[key].section, "only_existing": False} == free[key].section
+    assert held["supervision"].section == free["supervision"].section
+
+
 def test_every_answerer_is_a_stage_of_its_own_and_where_no_model_answers_none_is_needed(run_file: Path) -> None:
     run_file.write_text(BARE + "systems: {run: [explorer]}\n", encoding="utf-8")
     assert systems_in(specs_of(run_file)) == of("explorer")

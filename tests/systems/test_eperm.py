@@ -112,7 +112,8 @@ def test_a_whole_run_worked_out_by_hand(forty: Forty) -> None:
     assert forty.labels(prediction.answers) == ["Mara Quill"]
     assert set(forty.labels(prediction.candidates)) == {"Mara Quill", "Oto Brandt", "Ida Moon"}
     assert answered.faithful == (True,)
-    assert answered.answer.counts == {"num_unsupported": 0, "num_plans": 3, "num_paths": 4, "num_refused": 0}
+    counts = {"num_unsupported": 0, "num_plans": 3, "num_paths": 4, "num_refused": 0, "num_unasked": 0}
+    assert answered.answer.counts == counts
 
 
 def test_an_entity_is_shown_with_what_stands_around_it(forty: Forty) -> None:
@@ -174,7 +175,8 @@ def test_few_entities_are_asked_about_and_the_others_are_neither_good_nor_bad(fo
     """Of m.1 and m.2 only the first is shown, and scored low: the other comes before it."""
     model = ScriptedModel().on("score_entities", "1: m.1", "0.10").on("score_entities", "1: Mara", "1.00")
     model.on("reason", "", "Mara Quill")
-    run(forty, model, plans=planned((MAYOR, 1.0)), retriever=False, max_candidates=1, top_entities=1)
+    answered = run(forty, model, plans=planned((MAYOR, 1.0)), retriever=False, max_candidates=1, top_entities=1)
+    assert answered.answer.counts["num_unasked"] == 1
     assert paths_shown(model) == ["Port Amber → mayor → m.2 → holder → Mara Quill (score 1.00)"]
 
 
