@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import LEAD, Answers, find_names, parse_answers
-from kgqa_core.instructions.render import Prompts, ScoredPath, escape, render_lines, render_paths
+from kgqa_core.instructions.render import NOTHING, Prompts, ScoredPath, escape, render_lines, render_paths
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
@@ -115,20 +115,20 @@ def label_of(index: int) -> str:
 
 def render_candidates(candidates: Sequence[Candidate], shown: Shown) -> str:
     """Return the candidates as the prompt shows them, one per line; without labels in the forms of EtD's Table 14."""
+    lines = []
     if shown.names and not shown.labels:
         facts = dict.fromkeys(fact for candidate in candidates for fact in candidate.evidence)
-        lists = [[escape(candidate.name) for candidate in candidates]]
-        lists += [[f"{candidate.score:.3f}" for candidate in candidates]] if shown.probabilities else []
-        lists += [list(facts)] if shown.evidence else []
-        titles = ["Names", *(["Probabilities"] if shown.probabilities else []), "Evidence"]
-        return render_lines(f"{title}: [{', '.join(one)}]" for title, one in zip(titles, lists, strict=False) if one)
-    lines = []
+        lines = [f"Names: [{', '.join([escape(candidate.name) for candidate in candidates])}]"]
+        shares = ", ".join([f"{candidate.score:.3f}" for candidate in candidates])
+        lines += [f"Probabilities: [{shares}]"] if shown.probabilities else []
+        lines += [f"Evidence: [{', '.join(facts)}]"] if shown.evidence else []
+        return "\n".join(lines)
     for index, candidate in enumerate(candidates):
         parts = [f"{label_of(index)}.", escape(candidate.name)] if shown.names else ["-"]
         parts += [f"(probability {candidate.score:.3f})"] if shown.probabilities else []
         parts += [f"{{evidence: {', '.join(candidate.evidence)}}}"] if shown.evidence and candidate.evidence else []
         lines.append(" ".join(parts))
-    return render_lines(lines)
+    return "\n".join(lines) or NOTHING
 
 
 def _line(case: ChooseCase, index: int) -> str:

@@ -311,7 +311,10 @@ def test_an_abstention_and_a_text_without_an_answer_rank_nothing(world: World, t
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"multiple_choice": False}, "- 2001 (probability 0.200) {evidence: (Birch, starred_actors"),
+        (
+            {"multiple_choice": False},
+            "Names: [1999, 2001, 2003]\nProbabilities: [0.600, 0.200, 0.100]\nEvidence: [(Birch, ",
+        ),
         ({"candidates": False}, "- (probability 0.200) {evidence: (Birch, starred_actors"),
         ({"probabilities": False}, "B. 2001 {evidence: (Birch, starred_actors"),
         ({"paths": False}, "B. 2001 (probability 0.200)\nC. 2003"),
