@@ -12,7 +12,7 @@ from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
 from kgqa_core.run.pipeline import Pipeline
 from tasks.server import prefect_server
-from tests.conftest import Shared
+from tests.conftest import Build, Shared
 
 SYSTEMS = """\
 systems:
@@ -24,7 +24,6 @@ systems:
   eperm: {plans: random}
 """
 
-Build = Callable[[Pipeline], list[str]]
 Configure = Callable[..., Pipeline]
 
 

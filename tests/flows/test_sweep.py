@@ -27,14 +27,9 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.sweep import read_document
 from tasks.sweep_points import read_sweep, show_value
+from tests.conftest import TINY_RUN
 from tests.flows.rivers import Run, write_run
 
-TINY = """\
-dataset: {name: tiny, source: embedded, seed: 0}
-encoder: {kind: hash, dim: 31}
-explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
-tracking: {enabled: false}
-"""
 BUDGETS = """\
 base: ../tiny.yaml
 vary: {evaluation.edge_budget: [1, 3, all]}
@@ -54,7 +49,7 @@ RunSweep = Callable[..., flows.pipeline.SweepSummary]
 @contextmanager
 def without_prefect(home: Path, folder: Path) -> Iterator[RunSweep]:
     """Yield a function that runs a sweep over the run of all tests, built in ``home``, without Prefect."""
-    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (folder / "tiny.yaml").write_text(TINY_RUN, encoding="utf-8")
     (folder / "sweeps").mkdir()
 
     def retrain(config: RunConfig) -> RunSummary:

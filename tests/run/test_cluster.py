@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ from kgqa_core.errors import KgqaError
 from kgqa_core.graph.fan_out import fan_out
 from kgqa_core.run.cluster import open_cluster
 from tasks.leftovers import process_started
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.conftest import Start
 
 
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path) -> None:

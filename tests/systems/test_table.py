@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,6 +17,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import SYSTEMS, SystemsSection, SystemType, system_type
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import Build
 
 TOY = '''
 """toy: answers with what stands around the topic, without asking anybody."""
@@ -60,7 +61,6 @@ class Toy:
 
 TOY = SystemType(lambda parts: Toy(parts.search, parts.settings.most), settings=ToySection, roles=lambda settings: ())
 '''
-Build = Callable[[Pipeline], list[str]]
 
 
 @pytest.fixture

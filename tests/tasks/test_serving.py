@@ -23,19 +23,11 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.release import Release, Releases
 from tasks.serving import ChampionServer, Row, open_release
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, TINY_RUN
 from tests.processes import free_port, serving
 
 QUESTION = "who directed The Drowned Harbour?"
 CLIENTS, MOVES = 8, 6
-
-
-TINY = """\
-dataset: {name: tiny, source: embedded, seed: 0}
-encoder: {kind: hash, dim: 31}
-explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
-tracking: {enabled: false}
-"""
 
 
 @pytest.fixture
@@ -67,7 +59,7 @@ def test_no_request_is_lost_while_the_champion_changes(
     found, *both = releases
     expected = {one.id: open_release(found, one.id).answer([Row(question=QUESTION)]) for one in both}
     assert expected[both[0].id] != expected[both[1].id]
-    (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "tiny.yaml").write_text(TINY_RUN, encoding="utf-8")
     port, stop, answered = free_port(), threading.Event(), Counter[str]()
     command = [sys.executable, "-m", "flows.cli", "serve", str(tmp_path / "tiny.yaml"), "--port", str(port)]
     environment = os.environ | {"KGQA_HOME": str(found.home), "PYTHONPATH": str(PROJECT)}
@@ -115,7 +107,7 @@ def test_a_release_is_asked_from_the_command_line_and_without_a_champion_there_i
     releases: tuple[Releases, Release, Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, first, second = releases
-    (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "tiny.yaml").write_text(TINY_RUN, encoding="utf-8")
     monkeypatch.setenv("KGQA_HOME", str(found.home))
     asked = ["ask", str(tmp_path / "tiny.yaml"), QUESTION, "--json"]
     champion, by_id, other = (
