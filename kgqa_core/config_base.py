@@ -172,15 +172,14 @@ else:
     GraphFormatName = Literal[tuple(GRAPH_FORMATS)]
 
 
-_is_delimiter = _must(re.compile(r'[^"\\\w\r\n\0]', re.ASCII).fullmatch, "one character, neither letter nor quote")
-
-
 class Layout(Section):
     """How a file of triples is laid out, where it is not head, relation and tail."""
 
     # which hold head, relation and tail: by the names in the first line or in Parquet, or by place from 1 on
     columns: Annotated[tuple[Annotated[int, Field(ge=1)] | str, ...], Field(strict=False, max_length=3)] = ()
-    delimiter: Annotated[str, AfterValidator(_is_delimiter)] | None = None  # None: TAB, comma or |, by the format
+    delimiter: Annotated[str, Field(pattern=r"^[\t !#-&(-/:-@\[\]^`{-~]$")] | None = (
+        None  # one sign; None: by the format
+    )
     header: bool | None = None  # does the first line name the columns? None: only where it says head, relation, tail
 
 

@@ -363,10 +363,6 @@ def open_parquet(path: Path, columns: tuple[str, ...] = ()) -> pq.ParquetFile:
     return file
 
 
-def _find_in_parquet(path: Path, columns: tuple[str, ...], layout: Layout) -> Fields:
-    return Fields(_places(path, layout.columns or columns, open_parquet(path).schema_arrow.names))
-
-
 def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
     file = open_parquet(path)
     start, taken = 0, 0
@@ -394,4 +390,11 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     return write_rows(chunk, rows, rejects, num_lines=table.num_rows)
 
 
-PARQUET = GraphFormat("columns head, relation, tail", _parse_row_groups, _row_group_cuts, _find_in_parquet)
+PARQUET = GraphFormat(
+    "columns head, relation, tail",
+    _parse_row_groups,
+    _row_group_cuts,
+    lambda path, columns, layout: Fields(
+        _places(path, layout.columns or columns, open_parquet(path).schema_arrow.names)
+    ),
+)

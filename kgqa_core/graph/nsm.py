@@ -226,19 +226,15 @@ def parquet_rows(path: Path, start: int = 0, end: int | None = None) -> Iterator
     """Yield the rows ``start`` to ``end`` of a Parquet file; InputError where it is none."""
     file = formats.open_parquet(path)
     columns = [name for name in ROG_COLUMNS if name in file.schema_arrow.names]
-    stop = file.metadata.num_rows if end is None else end
-    at = 0
+    stop, at = file.metadata.num_rows if end is None else end, 0
     for group in range(file.num_row_groups):
         size = file.metadata.row_group(group).num_rows
-        if at + size <= start or at >= stop:
-            at += size
-            continue
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, row_groups=[group], columns=columns):
-            first, last = max(start - at, 0), min(stop - at, batch.num_rows)
-            yield from batch.slice(first, max(last - first, 0)).to_pylist()
-            at += batch.num_rows
-            if at >= stop:
-                return
+        if at < stop and start < at + size:
+            rows, first = file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns), at
+            for batch in rows:
+                yield from batch.slice(max(start - first, 0), max(stop - max(start, first), 0)).to_pylist()
+                first += batch.num_rows
+        at += size
 
 
 def row_text(row: Any) -> str:

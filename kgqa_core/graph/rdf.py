@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import IO
 
 import pyarrow.parquet as pq
 import pyoxigraph as ox
@@ -24,7 +24,7 @@ import pyoxigraph as ox
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph import formats
 from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, open_maybe_gzip
+from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
 
 SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
@@ -42,20 +42,18 @@ MADE = re.compile(r"[0-9a-f]{16,32}")  # what pyoxigraph calls a blank node with
 
 def suffix_of(path: Path) -> str:
     """Return the suffix that says how a file is written; InputError where it is no known one."""
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if suffix.lower() not in SYNTAXES:
+    if path.suffix.lower() not in SYNTAXES:
         raise InputError(
-            f"{path}: the suffix says how RDF is written, and {suffix!r} is none of {', '.join(SYNTAXES)} "
+            f"{path}: the suffix says how RDF is written, and {path.suffix!r} is none of {', '.join(SYNTAXES)} "
             "(each also with .gz behind). Rename the file."
         )
-    return suffix.lower()
+    return path.suffix.lower()
 
 
 def _cut(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Cut at line ends where a file can be; else it is one slice."""
-    if path.suffix != ".gz" and suffix_of(path) in BY_LINE:
-        return formats.line_cuts(path, columns, chunk_bytes)
-    return iter([(0, path.stat().st_size)])
+    by_line = suffix_of(path) in BY_LINE
+    return formats.line_cuts(path, columns, chunk_bytes) if by_line else iter([(0, path.stat().st_size)])
 
 
 Found = tuple[int, list[ox.Quad], tuple[str, str] | None]  # last line read, its triples, reason and text of a fault
@@ -77,12 +75,10 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
 
     num_lines = num_used = num_rows = 0
     with (
-        chunk.path.open("rb") as raw,
-        open_maybe_gzip(raw, is_gzip=chunk.path.suffix == ".gz") as file,
         _open_rows(chunk.part, (*formats.TRIPLE_COLUMNS, "position")) as add_triple,
         _open_rows(formats.listed_part(chunk.part), formats.NAME_COLUMNS) as add_name,
     ):
-        for num_lines, quads, fault in (_read_lines if by_line else _read_document)(file, chunk):
+        for num_lines, quads, fault in (_read_lines if by_line else _read_document)(chunk):
             num_used += len(quads) + (fault is not None)
             if fault:
                 rejects.append((num_lines, *fault))
@@ -98,9 +94,8 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
     return formats.report_chunk(chunk, rejects, num_lines=num_lines, num_rows=num_rows, num_blank=num_lines - num_used)
 
 
-FORMAT = GraphFormat(
-    "<http://example.org/Ada> <http://example.org/bornIn> <http://x.org/London> .", parse_rdf_chunk, _cut
-)
+EXAMPLE = "<http://example.org/Ada> <http://example.org/bornIn> <http://x.org/London> ."
+FORMAT = GraphFormat(EXAMPLE, parse_rdf_chunk, _cut, unpacks=True)
 
 
 @contextmanager
@@ -122,10 +117,10 @@ def _open_rows(path: Path, columns: Sequence[str]) -> Iterator[Callable[..., Non
         flush()
 
 
-def _read_lines(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
+def _read_lines(chunk: Chunk) -> Iterator[Found]:
     """Yield what blocks of the chunk's lines hold; of a block with a fault, what each line does."""
     number, form = 0, SYNTAXES[suffix_of(chunk.path)]
-    lines = _lines(file, chunk)
+    lines = BytesIO(formats.read_slice(chunk.path, chunk.start, chunk.end))
     while block := list(islice(lines, LINES_AT_ONCE)):
         try:
             quads = list(ox.parse(b"".join(block), format=form))
@@ -146,21 +141,11 @@ def _read_lines(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
                 yield number, [], (reason, text.rstrip("\r\n"))
 
 
-def _lines(file: IO[bytes], chunk: Chunk) -> Iterator[bytes]:
-    file.seek(chunk.start)
-    left = chunk.end - chunk.start
-    for line in file:
-        yield line.removeprefix(BYTE_ORDER_MARK) if left == chunk.end and chunk.start == 0 else line
-        left -= len(line)
-        if left <= 0 and chunk.path.suffix != ".gz":
-            return
-
-
-def _read_document(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
+def _read_document(chunk: Chunk) -> Iterator[Found]:
     """Yield the triples of a whole file, numbered: nothing tells the lines."""
     form = SYNTAXES[suffix_of(chunk.path)]
     try:
-        for number, quad in enumerate(ox.parse(file, format=form, base_iri="file:///"), 1):
+        for number, quad in enumerate(ox.parse(path=chunk.path, format=form, base_iri="file:///"), 1):
             yield number, [quad], None
     except SyntaxError as error:
         place = f":{error.lineno}" if error.lineno else ""

@@ -19,8 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pydantic.dataclasses
-from pydantic import TypeAdapter
 
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
@@ -29,7 +27,6 @@ from kgqa_core.graph.formats import require_file, texts_table
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, records_table
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
-from kgqa_core.questions import formats
 from kgqa_core.questions.coverage import LintReport, lint_questions
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
 from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names
@@ -352,26 +349,19 @@ def plan_variant(section: QuestionSection) -> VariantReport | None:
     )
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
-class _Listed:
-    id: formats.Text
-
-
 def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
     require_file(path, what="list of dev questions")
-    adapter, ids = TypeAdapter(_Listed), list[str]()
-
-    def parse(line: str, number: int) -> str | Fault:
-        if not line.lstrip().startswith("{"):
-            return line.strip()
-        read = formats.read_object(adapter, line)
-        return read if isinstance(read, Fault) else read.id
-
-    for number, line, found in formats.parse_lines(path, parse):
-        if isinstance(found, Fault):
-            raise InputError(f"{path}:{number}: neither an id nor an object with one ({found.reason}): {shorten(line)}")
-        ids.append(found)
+    ids = list[str]()
+    for number, line in enumerate(path.read_text("utf-8-sig", errors="replace").split("\n"), 1):
+        try:
+            ids += (
+                [json.loads(line)["id"].strip() if line.lstrip().startswith("{") else line.strip()]
+                if line.strip()
+                else []
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}:{number}: neither an id nor an object with one: {shorten(line)}") from error
     known = set(train)
     unknown = [id for id in ids if id not in known]
     if unknown:
