@@ -211,6 +211,15 @@ def test_a_parquet_file_without_usable_columns_is_named(tmp_path: Path, what: st
     assert_short(raised.value, path, began)
 
 
+def test_a_parquet_file_with_a_name_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path, began = tmp_path / "kb.parquet", time.monotonic()
+    pq.write_table(pa.table({"head": ["a"], "relation": ["r"], "tail": ["b"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"tail", b"ta\x80l"))
+    with pytest.raises(InputError, match="no readable Parquet file") as raised:
+        parse(path)
+    assert_short(raised.value, path, began)
+
+
 @pytest.mark.parametrize(
     "line", [*(json.dumps(row).encode() for row in ROWS.values()), *LINES.values()], ids=[*ROWS, *LINES]
 )

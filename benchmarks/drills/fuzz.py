@@ -72,7 +72,7 @@ encoder: {kind: hash, dim: 16}
 explorer: {steps: 2, seeds: [0, 1], epochs: 1}
 plans: {planners: [generator]}
 lm: {kind: endpoint, url: "http://127.0.0.1:9/v1", model: m}
-systems: {names: [rog, ours], rog: {plan_mass: 0.5}}
+systems: {run: [rog, ours], rog: {plan_mass: 0.5}}
 runtime: {memory_limit: 2GB}
 """
 QUERIES = (

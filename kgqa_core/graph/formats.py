@@ -357,7 +357,7 @@ def open_parquet(path: Path, columns: tuple[str, ...] = ()) -> pq.ParquetFile:
     """Open a Parquet file; InputError where it is none, or lacks one of ``columns``."""
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no UTF-8
         raise InputError(f"{path}: no readable Parquet file ({shorten(str(error))}). Is its format right?") from error
     _places(path, columns, file.schema_arrow.names)
     return file
@@ -380,7 +380,7 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     try:
         table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=wanted)
         arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in wanted]
-    except (pa.ArrowException, KeyError, OSError) as error:
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error
     texts = pa.table(arrays, names=list(chunk.columns))
     kept = _are_filled(texts)
