@@ -50,9 +50,6 @@ def of(*names: str) -> set[str]:
     return {f"system-{name}-seed0" for name in names}
 
 
-# Which stages there are
-
-
 def test_each_system_is_a_stage_after_all_that_it_stands_on_and_the_comparison_is_the_last(run_file: Path) -> None:
     specs = specs_of(run_file)
     assert systems_in(specs) == ALL
@@ -106,7 +103,7 @@ def test_every_answerer_is_a_stage_of_its_own_and_where_no_model_answers_none_is
     assert "answered_by" not in specs["system-explorer-seed0"].section
 
 
-def test_seeds_are_stages_those_of_the_explorer_unless_told(run_file: Path) -> None:
+def test_seeds_are_stages_those_of_the_explorer_unless_told_and_planners_and_adapters_have_them(run_file: Path) -> None:
     explored = ("systems.run=[etd]", "explorer.seeds=[3, 5]")
     assert systems_in(specs_of(run_file, *explored)) == {"system-etd-seed3", "system-etd-seed5"}
     specs = specs_of(run_file, *explored, "systems.seeds=[5, 7]")
@@ -114,12 +111,9 @@ def test_seeds_are_stages_those_of_the_explorer_unless_told(run_file: Path) -> N
     assert "explorer-seed5" in specs["system-etd-seed5"].needs
     assert "explorer-seed3" in specs["system-etd-seed7"].needs  # the first, where there is none of that seed
     assert specs["system-etd-seed5"].section == {**specs["system-etd-seed7"].section, "seed": 5}
-
-
-def test_planners_and_adapters_are_of_a_seed_too(run_file: Path) -> None:
     run_file.write_text(RUN + "reasoner: {}\n", encoding="utf-8")
-    seeds = ("systems={run: [rog], seeds: [0, 1, 2]}", "systems.rog.plans=dense", "plans.seeds=[0, 1]")
-    specs = specs_of(run_file, *seeds)
+    planned = ("systems={run: [rog], seeds: [0, 1, 2]}", "systems.rog.plans=dense", "plans.seeds=[0, 1]")
+    specs = specs_of(run_file, *planned)
     for seed, made in {0: 0, 1: 1, 2: 0}.items():
         assert {f"dense-seed{made}", f"reasoner-seed{made}"} <= set(specs[f"system-rog-seed{seed}"].needs)
 
