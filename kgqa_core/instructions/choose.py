@@ -115,7 +115,7 @@ def label_of(index: int) -> str:
 
 def render_candidates(candidates: Sequence[Candidate], shown: Shown) -> str:
     """Return the candidates as the prompt shows them, one per line; without labels in the forms of EtD's Table 14."""
-    lines = []
+    lines: list[str] = []
     if shown.names and not shown.labels:
         facts = dict.fromkeys(fact for candidate in candidates for fact in candidate.evidence)
         lines = [f"Names: [{', '.join([escape(candidate.name) for candidate in candidates])}]"]
