@@ -61,7 +61,7 @@ class Poller:
         found = yaml.safe_load(self._deployments.read_text(encoding="utf-8")) or {}
         for one in found.get("deployments") or ():
             if any(READY in (trigger.get("expect") or ()) for trigger in one.get("triggers") or ()):
-                config = self._deployments.parent / one["parameters"]["config"]
+                config = self._deployments.parent / str((one.get("parameters") or {}).get("config"))
                 try:
                     dataset = read_config(config).dataset
                 except KgqaError as problem:

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,19 +158,17 @@ def rollback(folder: Path, server: str, points: int) -> Found:
     return {"code": code, "champion_stays": after == first, "moves": moves, "made_again": again}
 
 
-def server_killed(folder: Path, server: str, points: int) -> Found:
-    """kill -9 of both servers of `kgqa up` during a run of its worker: they start again, and the run ends well."""
+@contextmanager
+def running(folder: Path, deployments: Path) -> Iterator[tuple[Home, Callable[..., Any]]]:
+    """Run `kgqa up` in a home of its own; yield the home, and what asks Prefect's API, also while it starts again."""
     import urllib.request
 
-    from tasks.services import read_services
     from tests.processes import free_port
 
-    home = Home(folder / "services")
-    kgqa, ports = [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
+    home, kgqa, ports = Home(folder / "services"), [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
     told: Found = {"cwd": folder, "env": home.environment, "check": True, "stdout": subprocess.DEVNULL}
-    file = ["--deployments", str(Path(__file__).parents[2] / "prefect.yaml")]
-    places = ["--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1])]
-    subprocess.run([*kgqa, "up", *places, *file], **told)
+    places = ["--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1]), "--deployments", str(deployments)]
+    subprocess.run([*kgqa, "up", *places], **told)
 
     def ask(what: str, **body: Any) -> Any:
         data = json.dumps(body).encode() if body else None
@@ -184,8 +184,18 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
         raise RuntimeError(f"{url} does not answer")
 
     try:
+        yield home, ask
+    finally:
+        subprocess.run([*kgqa, "down"], **told)
+
+
+def server_killed(folder: Path, server: str, points: int) -> Found:
+    """kill -9 of both servers of `kgqa up` during a run of its worker: they start again, and the run ends well."""
+    from tasks.services import read_services
+
+    with running(folder, Path(__file__).parents[2] / "prefect.yaml") as (home, ask):
         deployment = ask("deployments/name/retrain/nightly")["id"]
-        asked = {"parameters": {"config": str(Path(__file__).parents[2] / "conf" / "drill.yaml")}}
+        asked = {"parameters": {"config": str(CONF)}}
         run = ask(f"deployments/{deployment}/create_flow_run", **asked, state={"type": "SCHEDULED"})["id"]
         while not list((home.folder / "artifacts").glob("graph/*")):
             time.sleep(0.1)
@@ -204,12 +214,37 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
         if state != "COMPLETED" or not found["champion"]:
             raise RuntimeError(f"{found}")
         return found
-    finally:
-        subprocess.run([*kgqa, "down"], **told)
+
+
+SHORT = """\
+deployments:
+  - {name: short, entrypoint: "FOLDER/short.py:short", work_pool: {name: kgqa-cpu}}
+"""
+
+
+def scheduled(folder: Path, server: str, points: int) -> Found:
+    """Many short runs, three at a time, on a busy machine: none is taken for dead while it lives."""
+    (folder / "prefect.yaml").write_text(SHORT.replace("FOLDER", str(folder)), encoding="utf-8")
+    (folder / "short.py").write_text("from prefect import flow\n\n\n@flow\ndef short(): ...\n", encoding="utf-8")
+    with running(folder, folder / "prefect.yaml") as (home, ask):
+        deployment, began = ask("deployments/name/short/short")["id"], time.monotonic()
+        made, states = list[str](), dict[str, str]()
+        while len(states) < points:
+            while len(made) < min(points, len(states) + 3):
+                made.append(ask(f"deployments/{deployment}/create_flow_run", state={"type": "SCHEDULED"})["id"])
+            for run in (one for one in made if one not in states):
+                if (state := ask(f"flow_runs/{run}")["state"]["type"]) in ("COMPLETED", "FAILED", "CRASHED"):
+                    states[run] = state
+            time.sleep(1)
+        wrong = [line for line in (home.folder / "logs" / "keeper.log").read_text().splitlines() if "WARNING" in line]
+        counted = Counter(states.values())
+        if counted["COMPLETED"] < points or wrong:
+            raise RuntimeError(f"{counted}, the keeper said {wrong}")
+        return {"runs": points, "states": dict(counted), "seconds": round(time.monotonic() - began)}
 
 
 DRILLS: dict[str, Callable[..., Found]] = {
-    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed)
+    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed, scheduled)
 }
 
 
@@ -217,7 +252,9 @@ def main() -> None:
     """Run the named drills, all by default, and print what came of each as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drills", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*DRILLS, []], metavar="NAME", help=", ".join(DRILLS))
-    parser.add_argument("--points", type=int, default=30, help="at which `kills` kills (default: %(default)s)")
+    parser.add_argument(
+        "--points", type=int, default=30, help="at which `kills` kills, runs of `scheduled` (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, help="write what was found there, as well")
     options = parser.parse_args()
     found: dict[str, Found] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from tasks.webhook import BLOCK, address
 from tests.flows.rivers import Run, write_run
 from tests.processes import wait_for_stage
 
@@ -53,6 +54,21 @@ def waiting(run: Run) -> dict[str, list[str]]:
     """Return the names of runs that ``kgqa status`` says are not told about yet."""
     runs: dict[str, list[str]] = json.loads(run.kgqa_here("status", run.conf, "--json").stdout)["runs"]
     return runs
+
+
+def test_the_address_of_a_webhook_may_be_a_secret_in_prefect(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.blocks.system import Secret
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    assert address(tmp_path) == ""
+    with temporary_settings({PREFECT_API_URL: server}):
+        Secret(value="https://chat.example/T0psecret").save(BLOCK)
+    assert address(tmp_path) == "https://chat.example/T0psecret"
+    monkeypatch.setenv("KGQA_WEBHOOK", "https://other.example")
+    assert address(tmp_path) == "https://other.example"
 
 
 def test_runs_that_finish_do_nothing_fail_and_are_killed(tmp_path: Path, server: str) -> None:

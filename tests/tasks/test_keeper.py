@@ -92,6 +92,7 @@ explorer: {steps: 1}
 DEPLOYMENTS = """\
 deployments:
   - {name: other, parameters: {config: missing.yaml}}
+  - {name: no configuration, triggers: [{expect: [kgqa.dump.ready]}]}
   - {name: broken, parameters: {config: missing.yaml}, triggers: [{expect: [kgqa.dump.ready]}]}
   - {name: rebuild, parameters: {config: rivers.yaml}, triggers: [{expect: [kgqa.dump.ready]}]}
 """
