@@ -212,21 +212,17 @@ def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:
     return Fault(f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT)
 
 
-def _has_key_twice(text: str) -> bool:
-    """Has an object of a JSON text a key twice? Readers take the last, and who wrote it may mean the first."""
-    found: list[bool] = []
-    json.loads(text, object_pairs_hook=lambda pairs: found.append(len(dict(pairs)) < len(pairs)))
-    return any(found)
-
-
 def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | Fault]) -> Parser:
     """Return what reads a JSON text as a ``model``, and makes a question of it and its number."""
     adapter = TypeAdapter(model)
 
     def parse(text: str, number: int) -> RawQuestion | Fault:
         read = read_object(adapter, text)
-        if isinstance(read, JsonQuestion) and _has_key_twice(text):
-            return Fault(KEY_TWICE)
+        if isinstance(read, JsonQuestion):
+            twice = list[bool]()  # readers take the last of equal keys, and who wrote the line may mean the first
+            json.loads(text, object_pairs_hook=lambda pairs: twice.append(len(dict(pairs)) < len(pairs)))
+            if any(twice):
+                return Fault(KEY_TWICE)
         return read if isinstance(read, Fault) else make(read, number)
 
     return parse
