@@ -109,6 +109,8 @@ class Closure:
         ``leave`` of a node is the hop that walks its triples. Where CVTs do not count, those among the nodes that are
         new are walked at once, in passes of their own, until no new CVT is reached.
         """
+        if not topics:
+            raise InputError("topics: the questions name none, so no part of the dump can be walked from them")
         sql = self.connection.execute
         self.connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
         sql("create or replace temp table leaving as from topic")

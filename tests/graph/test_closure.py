@@ -186,6 +186,8 @@ def test_damage_and_topics_or_dumps_that_leave_nothing_stop_the_build(tmp_path: 
     nothing = write_parts(World(((),), (), (), ()), tmp_path / "nothing")
     with pytest.raises(InputError, match=r"none of 1 \(m\.0nbdy\) is in a triple"):
         build_from_dump(dumps, ["m.0nbdy"], out)
+    with pytest.raises(InputError, match="the questions name none"):
+        build_from_dump(dumps, [], out)
     with pytest.raises(InputError, match=r"no triple was kept"):
         build_from_dump(nothing, ["m.0b"], out, hops=None)
     with pytest.raises(ArtifactError, match="holds no parsed dump"):
