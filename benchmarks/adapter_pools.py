@@ -118,12 +118,12 @@ class Walk:
         parts = [part for pair in zip(self.nodes, [*steps, ""], strict=True) for part in pair][:-1]
         return ScoredPath(ARROW.join(parts), 1.0, tuple(steps), self.nodes[-1], self.nodes[0])
 
-    def triples(self) -> str:
+    def triples(self) -> tuple[str, ...]:
         """Return it as stored triples."""
-        told = []
+        told = list[str]()
         for here, step, there in zip(self.nodes, self.steps, self.nodes[1:], strict=False):
             told.append(f"({there}, {step[1:]}, {here})" if step.startswith("~") else f"({here}, {step}, {there})")
-        return ", ".join(told)
+        return tuple(told)
 
 
 def _walks(topic: str, chain: Sequence[str], ends: Sequence[str], names: Names, chance: random.Random) -> list[Walk]:

@@ -29,7 +29,8 @@ def named(name: str) -> FakeModel:
 
 
 def test_every_instruction_has_a_role() -> None:
-    files = {name.partition(".")[0] for name in read_prompts(None).hashes} - {"reason_scored"}  # a wording of reason
+    wordings = {"reason_scored", "choose_unlabelled"}  # of reason and choose
+    files = {name.partition(".")[0] for name in read_prompts(None).hashes} - wordings
     assert ROLE_OF.keys() == files
 
 

@@ -160,8 +160,8 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
 )
 def test_it_chooses_the_golds_among_the_candidates(say: Say, shown: choose.Shown) -> None:
     candidates = (
-        choose.Candidate("Westerby", 0.6, "(Mara Quill, born_in, Westerby)", "Westerby"),
-        choose.Candidate("Port Amber", 0.4, "(Ida Moon, born_in, Port Amber)", "Port Amber"),
+        choose.Candidate("Westerby", 0.6, ("(Mara Quill, born_in, Westerby)",), "Westerby"),
+        choose.Candidate("Port Amber", 0.4, ("(Ida Moon, born_in, Port Amber)",), "Port Amber"),
     )
     instruction = choose.ChooseInstruction(PROMPTS, shown)
     assert say(choose.ChooseCase, "born", candidates=candidates, form=instruction).chosen == (1,)
