@@ -249,10 +249,11 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
             page.keyboard.press("Enter")
         found = axe.run(page).response["violations"]
         assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    page.goto("about:blank")  # another address of one page would leave the focus where it is
     page.goto(f"{file.as_uri()}#/")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")  # past the link to the content: overview, questions
+    page.get_by_role("heading", name="Systems side by side").wait_for()
+    for _ in ("the link to the content", "Overview", "Questions"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
     page.get_by_role("heading", name="Questions").wait_for()
     assert problems == []
