@@ -169,17 +169,12 @@ def graph_format(path: Path) -> str:
 
 def header_of(path: Path, form: str) -> dict[str, Any]:
     """Return the setting for a first line that names the columns: empty where it does not, or as the format expects."""
-    import csv
-
-    from kgqa_core.graph.formats import TRIPLE_COLUMNS, guess_columns
+    from kgqa_core.graph.formats import TRIPLE_COLUMNS, first_fields, guess_columns
 
     separator = {"tsv": "\t", "csv": ",", "wikimovies": "|"}.get(form)
     if separator is None or path.suffix.lower() == ".gz":
         return {}
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = next((line for line in file if line.strip()), "")
-    quoting = csv.QUOTE_MINIMAL if form == "csv" else csv.QUOTE_NONE
-    names = next(csv.reader([first], delimiter=separator, quoting=quoting), [])
+    _, _, names = first_fields(path, separator, form == "csv")
     places = guess_columns(names)
     if places is None or names == list(TRIPLE_COLUMNS):
         return {}

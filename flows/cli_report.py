@@ -83,7 +83,8 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
 
         from flows.report import Beside, build
 
-        systems = stored_comparison(runs[0]) if len(runs) == 1 else None
+        pipeline = opened(runs[0])
+        systems = stored_comparison(pipeline) if pipeline and len(runs) == 1 and "@" not in runs[0] else None
         if systems is None:
             from kgqa_core.evaluation.runs import read_system_run
 
@@ -92,7 +93,7 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
         named = [one for own in found.values() for one in own]
         title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
         beside = Beside(overview_of(systems))
-        if (pipeline := opened(runs[0])) is not None:
+        if pipeline is not None:
             from flows.report_about import explored, read_about
 
             beside = replace(beside, about=read_about(pipeline), explore=partial(explored, pipeline))
@@ -106,12 +107,11 @@ def opened(run: str) -> Pipeline | None:
     return open_run(conf, ()) if conf.suffix in (".yaml", ".yml") else None
 
 
-def stored_comparison(run: str) -> dict[str, Any] | None:
+def stored_comparison(pipeline: Pipeline) -> dict[str, Any] | None:
     """Return what a configuration's run has compared already, with the published figures; None where it has not."""
     from kgqa_core.run.stages.systems import COMPARISON
 
-    pipeline = opened(run) if "@" not in run else None
-    if pipeline is None or COMPARISON not in pipeline.specs:
+    if COMPARISON not in pipeline.specs:
         return None
     document: dict[str, Any] = json.loads((pipeline.artifact(COMPARISON).folder / "comparison.json").read_bytes())
     return document

@@ -35,6 +35,7 @@ ASKED = ("question_id", "question", "hops", "ground_truth", "gold_ids")
 ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
 MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts")
+JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict")  # what verdicts read
 LOST = {
     "not reached": "no path of the graph leads from what the question names to an answer",
     "not planned": "the plans that were followed lead past it",
@@ -244,28 +245,22 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
             "lost": [[reasons.index(one) if one else -1 for one in own] for own in lost],
         },
     )
-    names = [{"name": run.name, "by": run.by} for run in shown]
-    counts = [{reason: own.count(reason) for reason in reasons} for own in lost]
-    yield (
-        "overview",
-        {
-            "title": title,
-            "runs": names,
-            "lost": counts,
-            "reasons": LOST,
-            "num_questions": len(ids),
-            "chunk": CHUNK,
-            "about": beside.about is not None,
-            **beside.overview,
-        },
-    )
+    yield "overview", {**_facts(shown, lost), "title": title, "num_questions": len(ids), "chunk": CHUNK,
+                       "about": beside.about is not None, **beside.overview}  # fmt: skip
     if beside.about is not None:
         yield "about", beside.about
 
 
+def _facts(shown: Sequence[Shown], lost: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return who ran, and how many answers of each run were lost where."""
+    counts = [{reason: own.count(reason) for reason in LOST} for own in lost]
+    return {"runs": [{"name": run.name, "by": run.by} for run in shown], "lost": counts, "reasons": LOST}
+
+
 def worth_exploring(shown: Sequence[Shown], ids: Sequence[str]) -> list[str]:
     """Return the questions that are explored again to be drawn: where systems differ, then where all are wrong."""
-    verdicts = zip(*([verdict_of(row).upper() for row in run.table.to_pylist()] for run in shown), strict=True)
+    judged = [run.table.select([name for name in JUDGED if name in run.table.column_names]) for run in shown]
+    verdicts = zip(*([verdict_of(row).upper() for row in table.to_pylist()] for table in judged), strict=True)
     order = {id: (len(set(own)) == 1, set(own) == {"R"}) for id, own in zip(ids, verdicts, strict=True)}
     return sorted(ids, key=order.__getitem__)[:MOST_EXPLORED]
 

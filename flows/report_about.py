@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,8 @@ def curves(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
         found = json.loads(note.read_text(encoding="utf-8"))["curves"] if note is not None and note.is_file() else {}
         for name, points in sorted(found.items()):
             every = -(-len(points) // MOST_POINTS)
-            yield {"stage": key, "figure": name, "points": [[step, value] for step, value, _ in points[::every]]}
+            kept = points[: len(points) - 1 : every] + points[-1:]  # the last one always: it is where training ended
+            yield {"stage": key, "figure": name, "points": [[step, value] for step, value, _ in kept]}
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], figures_from: int) -> dict[str, Any]:
@@ -105,14 +106,20 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
     for rows, batch, one in explore_all(system.model, graph, arrays, texts=texts, options=options):
         probability = np.exp(one.log_probability(len(batch)).cpu().numpy())
         for place, row in enumerate(rows.tolist()):
-            found[questions[row].id] = walked(one, place, questions[row], graph, probability)
+            barred = set() if card.reenter_topic else set(questions[row].topics)
+            found[questions[row].id] = walked(one, place, questions[row], graph, probability, barred)
     return found
 
 
 def walked(
-    found: Exploration, place: int, question: Question, graph: KnowledgeGraph, probability: np.ndarray
+    found: Exploration,
+    place: int,
+    question: Question,
+    graph: KnowledgeGraph,
+    probability: np.ndarray,
+    barred: Set[int],
 ) -> dict[str, Any]:
-    """Return the edges and nodes of one question of a batch, as ``explored`` does."""
+    """Return the edges and nodes of one question of a batch, as ``explored`` does; none arrives at ``barred``."""
     shown, edges, total = set(question.topics), dict[tuple[int, int, int], tuple[int, float]](), 0
     most = MOST_EDGES // max(len(found.traces), 1)
     for step, trace in enumerate(found.traces, 1):
@@ -122,18 +129,22 @@ def walked(
             head, low = int(trace.nodes.entity[node]), int(trace.messages.first_group[node])
             high, start = int(trace.messages.first_group[node + 1]), int(graph.group_ptr[head]) - low
             for at in (low + np.flatnonzero(trace.entered[low:high])).tolist():
-                total += int(graph.edge_ptr[start + at + 1] - graph.edge_ptr[start + at])
+                tails = graph.edge_tail[int(graph.edge_ptr[start + at]) : int(graph.edge_ptr[start + at + 1])]
+                total += len(tails) - int(np.isin(tails, [*barred]).sum())
                 if head in shown:
                     logit = float(trace.attention[trace.messages.group_message[at]])
                     groups.append((-logit, head, int(graph.group_relation[start + at]), start + at))
         left = most
         for minus, head, relation, group in sorted(groups):
-            tails = graph.edge_tail[int(graph.edge_ptr[group]) : int(graph.edge_ptr[group + 1])].tolist()
-            for tail in tails[:left]:
+            if left <= 0:
+                break
+            tails = graph.edge_tail[int(graph.edge_ptr[group]) : int(graph.edge_ptr[group + 1])]
+            taken = [tail for tail in tails[: left + len(barred)].tolist() if tail not in barred][:left]
+            for tail in taken:
                 inverse = relation >= graph.num_relations
                 key = (tail, relation - graph.num_relations, head) if inverse else (head, relation, tail)
                 edges.setdefault(key, (step, round(100 / (1 + float(np.exp(minus))), 1)))
-            left -= len(tails[:left])
+            left -= len(taken)
         shown |= {end for head, _, tail in edges for end in (head, tail)}
     own = found.question == place
     scored = zip(found.entity[own].tolist(), probability[own].tolist(), strict=True)

@@ -232,9 +232,7 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
 def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str, ...], layout: Layout) -> Fields:
     """Return where a file of lines has its columns; InputError where nobody can tell whether its first line is one."""
     separator = layout.delimiter or separator
-    lines, _ = split_lines(read_slice(path, 0, FIRST_BYTES))
-    number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
-    names = _split(first, separator, quotes) or []
+    number, first, names = first_fields(path, separator, quotes)
     plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
     is_header = layout.header
     if is_header is None:
@@ -250,6 +248,13 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
         raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
     places = _places(path, layout.columns, names) if layout.columns else plain
     return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
+
+
+def first_fields(path: Path, separator: str, quotes: bool) -> tuple[int, str, list[str]]:
+    """Return the first line of a file that is not blank, with its number and its fields; 0 where all are."""
+    lines, _ = split_lines(read_slice(path, 0, FIRST_BYTES))
+    number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
+    return number, first, _split(first, separator, quotes) or []
 
 
 def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:

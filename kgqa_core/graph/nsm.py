@@ -234,6 +234,8 @@ def parquet_rows(path: Path, start: int = 0, end: int | None = None) -> Iterator
             for batch in rows:
                 yield from batch.slice(max(start - first, 0), max(stop - max(start, first), 0)).to_pylist()
                 first += batch.num_rows
+                if first >= stop:
+                    return
         at += size
 
 

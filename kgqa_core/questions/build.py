@@ -354,12 +354,10 @@ def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     require_file(path, what="list of dev questions")
     ids = list[str]()
     for number, line in enumerate(path.read_text("utf-8-sig", errors="replace").split("\n"), 1):
+        if not line.strip():
+            continue
         try:
-            ids += (
-                [json.loads(line)["id"].strip() if line.lstrip().startswith("{") else line.strip()]
-                if line.strip()
-                else []
-            )
+            ids.append(json.loads(line)["id"].strip() if line.lstrip().startswith("{") else line.strip())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}:{number}: neither an id nor an object with one: {shorten(line)}") from error
     known = set(train)

@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.cli_report import build_report
 from flows.report import Beside, build, lost_at, read_paths, verdict_of
+from flows.report_about import curves
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, open_predictions
-from kgqa_core.run.open import graph_of, read_with_hops
+from kgqa_core.run.open import graph_of, open_system, read_with_hops
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.systems.etd import AnswerCost
 from kgqa_core.types import Prediction, Question, Step
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
@@ -186,15 +188,26 @@ def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_expl
         for row in pq.read_table(file).to_pylist()
     }
     shown = {one["id"]: one["explored"] for one in data(folder, "q0000")["questions"]}
-    answered = {one.id: one for one in read_with_hops(compared, "test")}
+    answered, system = {one.id: one for one in read_with_hops(compared, "test")}, open_system(compared)
     for id, found in shown.items():
         names, reached = {graph.name_of(topic) for topic in answered[id].topics}, set[str]()
         for head, relation, tail, step, attention in found["edges"]:
             assert (head, relation, tail) in stored and 0 <= attention <= 100 and 1 <= step <= 3
             assert {head, tail} & (names | reached)  # each goes on from what is drawn
             reached |= {head, tail}
-        assert len(found["edges"]) <= found["num_edges"]
+        cost = AnswerCost()
+        system.answer([answered[id]], cost=cost)
+        stays = cost.num_nodes - cost.num_candidates + len(answered[id].topics)  # identity edges, of every node
+        assert len(found["edges"]) <= found["num_edges"] == cost.num_edges - stays
         assert sum(found["nodes"].values()) <= 100 + 0.05 * len(found["nodes"])  # each is rounded
+
+
+def test_a_curve_that_is_thinned_out_keeps_its_last_point(compared: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(curves(compared))
+    monkeypatch.setattr("flows.report_about.MOST_POINTS", 1)
+    thin = list(curves(compared))
+    assert max(len(one["points"]) for one in whole) > max(len(one["points"]) for one in thin)
+    assert [one["points"][-1] for one in thin] == [one["points"][-1] for one in whole]
 
 
 @pytest.fixture
