@@ -36,7 +36,7 @@ from kgqa_core.lm import tune_data as data
 from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob
 
-VERSION = 4  # of how the same inputs become weights: no state of another version is gone on with
+VERSION = 5  # of how the same inputs become weights: no state of another version is gone on with
 CURVES = {"loss": "loss", "gradient_norm": "grad_norm", "learning_rate": "learning_rate"}  # ours -> Trainer's
 TENSORS, STATE = "state.safetensors", "state.json"
 SAVING_SHARE = 20  # saving takes at most one part in so many of the time
@@ -70,7 +70,7 @@ class Notes:
     points: list[tuple[str, int, float]] = field(default_factory=list)  # of curves: name, step, value
     since: list[list[float]] = field(default_factory=list)  # CURVES of each step after the last point
     dev_losses: dict[str, float] = field(default_factory=dict)  # instruction -> loss of the last evaluation
-    best: tuple[int, float] | None = None  # step and mean dev loss of the best evaluation so far
+    best: tuple[int, float] | None = None  # step and dev loss of the best evaluation so far
     cpu_seconds: float = 0.0
 
 
@@ -89,11 +89,12 @@ class Journal(TrainerCallback):
         identity: str,  # hash of all that the training is made of; states of another one are removed
         weights: dict[str, nn.Parameter],  # that are trained; those of a state that is found are put into them
         judge: Callable[[], dict[str, float]],  # returns the dev loss per instruction; empty without dev examples
+        shares: dict[str, float],  # instruction -> its weight in the training loss
         steps: int,
         told: tuple[OnPoint, Progress],  # also what was told before a kill
     ) -> None:
         self._job, self.folder, self._identity = job, folder, identity
-        self._weights, self._judge, self._steps = weights, judge, steps
+        self._weights, self._judge, self._shares, self._steps = weights, judge, shares, steps
         self._on_point, self._progress = told
         times = job.section.num_evaluations  # evenly, the last after the last step
         self._judged_at = {max(1, round(steps * (index + 1) / times)) for index in range(times)}
@@ -173,8 +174,12 @@ class Journal(TrainerCallback):
         self._progress(notes.step, self._steps)
 
     def _keep(self, losses: dict[str, float], *, copy: bool) -> None:
-        """Remember an evaluation; copy the weights where it is the best: the least mean over instructions."""
-        notes, mean = self.notes, math.fsum(losses.values()) / len(losses)
+        """Remember an evaluation; copy the weights where it is the best: the least loss of what is trained, on dev.
+
+        Each instruction counts by its share of the training: the few dev examples of a rare one are noise.
+        """
+        notes, total = self.notes, math.fsum(self._shares[name] for name in losses)
+        mean = math.fsum(self._shares[name] * loss for name, loss in losses.items()) / total
         if self._job.section.keep == "last":
             notes.dev_losses = losses
         elif notes.best is None or mean < notes.best[1]:
@@ -254,6 +259,7 @@ def tune(
                 [VERSION, key, tunable.start_sha256, section.model_dump(mode="json"), job.seed, job.device, count]
             ),
             weights=tunable.weights,
+            shares={name: float(tokens.weights[tokens.of(name, dev=False)].sum()) for name in tokens.names},
             judge=lambda: data.dev_losses(tunable.model, tokens, judged, **judging),
             steps=len(batches),
             told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),

@@ -22,7 +22,7 @@ from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
 from kgqa_core.lm.tune_data import TuneJob, target_nll
 from kgqa_core.lm.types import Prompt
-from tests.lm.tiny_models import make_any, make_job
+from tests.lm.tiny_models import make_any, make_examples, make_job, write_examples
 
 Point = tuple[str, int, float]
 
@@ -82,6 +82,20 @@ def test_the_best_step_is_kept_also_where_a_stopped_training_goes_on(
         again, _ = told(stopped)
     assert again.kept_step == 4
     assert files_of(again.folder) == files_of(best.folder) != files_of(last.folder)
+
+
+def test_an_instruction_counts_by_its_share_of_the_training(llama: Path, tmp_path: Path) -> None:
+    """One rare example of ``reason`` gets worse while the many of ``plan`` get better: the later step is kept."""
+    rare = [one for one in make_examples() if one.instruction == "reason"]
+    few = [next(one for one in rare if one.split == split) for split in ("train", "dev")]
+    examples = write_examples(
+        tmp_path / "examples.parquet", [one for one in make_examples() if one.instruction == "plan"] + few
+    )
+    scripted = iter([{"plan": 2.0, "reason": 0.0}, {"plan": 1.5, "reason": 1.0}])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("kgqa_core.lm.tune_data.dev_losses", lambda *args, **options: next(scripted))
+        report = tune(make_job(llama, examples, tmp_path, num_evaluations=2, max_steps=4))
+    assert report.kept_step == 4
 
 
 def test_plain_peft_loads_the_adapter(any_model: Path, instructions: Path, tmp_path: Path) -> None:
