@@ -12,7 +12,7 @@ from flows.cli_output import PERCENT, print_json, print_rejects, print_table
 from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
-    from kgqa_core.run.compare import PlannerScore
+    from flows.plan_scores import PlannerScore
 
 
 def score_plans(
@@ -32,7 +32,7 @@ def score_plans(
     Example:
       kgqa score-plans conf/webqsp-plans.yaml --questions test.jsonl --json
     """
-    from kgqa_core.run.compare import planner_keys, plans_of, score_plan_file
+    from flows.plan_scores import planner_keys, plans_of, score_plan_file
 
     pipeline = open_run(conf, settings)
     plans_of(pipeline)
@@ -50,7 +50,7 @@ def score_plans(
 
 def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
     """Print one row per planner and seed, and their mean."""
-    from kgqa_core.run.compare import FIGURES
+    from flows.plan_scores import FIGURES
 
     rows = []
     for name, score in scores.items():

@@ -14,7 +14,7 @@ from flows.cli_session import Conf, Settings, open_run, working
 from kgqa_core.artifacts import written_whole
 
 if TYPE_CHECKING:
-    from kgqa_core.graph.expand import Neighbourhood
+    from flows.neighbourhood import Neighbourhood
     from kgqa_core.run.pipeline import Pipeline
 
 NUM_ROWS = 50  # of a table, unless --limit says otherwise
@@ -67,8 +67,8 @@ def find_neighbourhood(
     pipeline: Pipeline, question: str | None, topic: str | None, hops: int | None, cap: int | None
 ) -> Neighbourhood:
     """Return a question's own subgraph, or what a walk from its topics, or from an entity, comes to."""
+    from flows.neighbourhood import of_question, walk_from
     from kgqa_core.config_base import FileDataset, SubgraphSection
-    from kgqa_core.graph.expand import of_question, walk_from
     from kgqa_core.graph.subgraph_cut import open_expander
     from kgqa_core.questions.link import require_ids
     from kgqa_core.run.open import graph_of, subgraphs_of
@@ -108,7 +108,7 @@ def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int
     if out is not None and not out.absolute().parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.absolute().parent}")
     if format == "parquet" and out is not None:
-        from kgqa_core.graph.expand import write_neighbourhood
+        from flows.neighbourhood import write_neighbourhood
 
         with written_whole(out) as partial:
             write_neighbourhood(found, partial)

@@ -25,11 +25,13 @@ SYSTEMS: dict[str, str] = {  # name: module and its SystemType
     "direct": "kgqa_core.systems.baselines:DIRECT",
     "cot": "kgqa_core.systems.baselines:COT",
     "tog": "kgqa_core.systems.baselines:TOG",
+    "kaping": "kgqa_core.systems.kaping:KAPING",
     "explorer": "kgqa_core.systems.etd:EXPLORER",
     "ours": "kgqa_core.systems.ours:OURS",
     "given": "kgqa_core.systems.given:GIVEN",
 }
-COMPARED = tuple(name for name in SYSTEMS if name != "given")  # by default: given needs a file of paths
+# by default: given needs a file of paths, kaping encodes every triple around a topic
+COMPARED = tuple(name for name in SYSTEMS if name not in ("given", "kaping"))
 PlanSourceName = Literal["lm", "generator", "dense", "mixture", "random", "none"]
 Answerer = Literal["lm", "oracle", "random", "first"]
 """Who plays the language model: the run's own; one that knows the golds but says only what its prompt shows; one that
@@ -45,6 +47,7 @@ class SystemType:
     # Of its settings: the roles in which it asks a language model, plans that ``plan_source`` gives aside.
     roles: Callable[[Any], tuple[Role, ...]] = lambda settings: tuple(ROLES)
     explores: bool = False  # the run's explorer and encodings
+    encodes: bool = False  # with the run's text encoder, itself
     hard_negatives: bool = False  # may be given them in place of what it retrieves; others search by themselves
     plan_source: Callable[[Any], str] = lambda settings: "none"  # of its settings: who plans for it
     fuses: bool = False  # explorer and planner, by what was chosen on dev

@@ -54,7 +54,7 @@ def test_so_is_every_run_with_its_settings(data: None) -> None:
 
 
 METHOD = {"explorer": r"(EtD|DualR)-w\.o\.-AD", "etd": "EtD", "dualr": "DualR", "rog": "RoG", "eperm": "EPERM"}
-METHOD |= {"fiske": "FiSKE", "tog": "ToG", "direct": "IO|LLaMA2|Llama2", "cot": "CoT"}
+METHOD |= {"fiske": "FiSKE", "tog": "ToG", "direct": "IO|LLaMA2|Llama2", "cot": "CoT", "kaping": "KAPING"}
 
 
 @pytest.mark.slow

@@ -71,6 +71,7 @@ METHODS: Mapping[str, str] = {
     "eperm": r"EPERM",
     "fiske": r"FiSKE( w/.*)?",
     "tog": r"ToG(-| w/|\+).*",
+    "kaping": r"KAPING",
     "direct": r"IO w/.*|ChatGPT|GPT-4|Llama2-13B",
     "cot": r"CoT w/.*|ChatGPT\+CoT",
 }

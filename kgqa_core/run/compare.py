@@ -1,7 +1,4 @@
-"""Opening what a run compares: its systems, each with what it stands on and whoever plays its language model.
-
-Also the score of its planners on any plan file (``kgqa score-plans``).
-"""
+"""Opening what a run compares: its systems, each with what it stands on and whoever plays its language model."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import Budget, Role
 from kgqa_core.config_systems import SystemsSection, system_type
-from kgqa_core.errors import ConfigError, InputError, LinkError, UnableError, shorten
+from kgqa_core.errors import ConfigError, UnableError
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.alignment import Meant, learn_wordings
@@ -33,10 +30,9 @@ from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.types import CandidateSource
-from kgqa_core.types import LabelPath, Question, Reject
+from kgqa_core.types import LabelPath, Question
 
 if TYPE_CHECKING:
-    from kgqa_core.config_lm import PlansSection
     from kgqa_core.lm.calls import Meter
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.systems.etd import ExplorerSystem
@@ -187,6 +183,10 @@ class Parts:
         """Return the run's prompts."""
         return read_prompts(self.pipeline.config.prompts)
 
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit-norm vectors of texts, as the run's encoder makes them."""
+        return opening.encode_all(self.pipeline, texts)
+
     def explorer(self) -> ExplorerSystem:
         """Return the explorer of this seed, or that of the run that the settings name."""
         other = system_type(self.name).depends_on_run(self.settings)
@@ -304,71 +304,3 @@ def close_bench() -> None:
     while _cached:
         _, (stack, _, _) = _cached.popitem()
         stack.close()
-
-
-# ------ Scoring a run's trained planners on any plan file: what ``kgqa score-plans`` prints.
-
-FIGURES = ("n", "n_without_paths", "hit@1", "hit@3", "valid")
-NOT_LINKED = "no entity name in the text"
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerScore:
-    """One planner's figures on a file: the mean over its seeds."""
-
-    figures: dict[str, float]  # FIGURES, percent
-    seeds: dict[int, dict[str, float]] = field(default_factory=dict)  # each seed's own
-
-
-def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerScore], list[Reject]]:
-    """Score every planner of the run, all its seeds, on a plan file; return also the lines that could not be used.
-
-    Where the run has a graph, topics are found by name in the questions, and paths in the file have directions.
-    InputError without any usable question.
-    """
-    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
-    from kgqa_core.questions.link import link_question
-
-    plans, search, mask = plans_of(pipeline), opening.plan_graph(pipeline), pipeline.config.exploration.mask_topics
-    found = read_plan_file(path, signed=search is not None)
-    questions, rejects = list(found.questions), list(found.rejects)
-    if search is not None:
-        questions = []
-        for number, question in enumerate(found.questions, start=1):
-            try:
-                asked = link_question(question.text, search.graph)
-            except LinkError:
-                rejects.append(Reject(str(path), number, NOT_LINKED, shorten(question.text)))
-            else:
-                questions.append(replace(question, text=asked.asked(mask), topics=asked.topics))
-    if not questions:
-        raise InputError(f"{path} holds no usable question ({len(rejects)} are not; the first: {rejects[0].reason})")
-    is_valid = opening.validity(pipeline, search)
-    scores: dict[str, PlannerScore] = {}
-    for name in plans.planners:
-        seeds = {}
-        for seed in plans.seeds:
-            with open_planner(pipeline, name, seed) as opened:
-                num, told = max(3, plans.num_plans), partial(pipeline.progress, "planning")
-                proposed = ask_planner(opened.planner, questions, num_plans=num, progress=told)
-            figures = planner_figures(questions, proposed, signed=search is not None, is_valid=is_valid)[ALL]
-            seeds[seed] = {figure: figures[figure] for figure in FIGURES}
-        mean = {figure: sum(one[figure] for one in seeds.values()) / len(seeds) for figure in FIGURES}
-        scores[name] = PlannerScore(mean | {figure: int(mean[figure]) for figure in FIGURES[:2]}, seeds)
-    return scores, rejects
-
-
-def plans_of(pipeline: Pipeline) -> PlansSection:
-    """Return the run's section about plans; ConfigError where it has none."""
-    plans = pipeline.config.plans
-    if plans is None:
-        raise ConfigError(f"run {pipeline.config.name!r} trains no planner: give its configuration a section 'plans'")
-    return plans
-
-
-def planner_keys(pipeline: Pipeline) -> list[str]:
-    """Return the stages that must be done before planners can be asked."""
-    plans = plans_of(pipeline)
-    stages = [f"plans-{name}-seed{seed}" for name in plans.planners for seed in plans.seeds]
-    needs = {need for stage in stages for need in pipeline.specs[stage].needs}
-    return [key for key in pipeline.specs if key in needs]

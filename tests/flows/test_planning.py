@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import flows.pipeline
 from flows.cli import app
+from flows.plan_scores import score_plan_file
 from flows.summary import summarise
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.run.compare import score_plan_file
 from kgqa_core.run.ensure import work_here
 from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_players
 from kgqa_core.run.pipeline import Pipeline, StageOutcome

@@ -96,9 +96,11 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     needs = list(ground_keys(config))
     files = kind.files(config, own)
     others: dict[str, OtherStage] = {}
+    if kind.encodes or kind.explores:
+        needs.append("encodings")
     if kind.explores:
         section |= _exploring(config)
-        needs += ["encodings", explorer_key(config, seed)]
+        needs.append(explorer_key(config, seed))
     if (conf := kind.depends_on_run(own)) is not None:
         others[name] = OtherStage(conf, explorer_key(read_config(conf), seed))
     if asks:
