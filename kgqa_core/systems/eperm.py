@@ -56,7 +56,7 @@ class EpermSection(Section):
     entity_scores: bool = True  # False: all entities weigh alike, and none is asked about
     top_entities: Annotated[int, Field(ge=1)] = 4  # S per plan and hop
     look_ahead: bool = True  # ours: what leads nowhere along its plan is not asked about; False: as published
-    max_candidates: Annotated[int, Field(ge=1)] = 20  # entities asked about per plan and hop, of the smallest ids
+    max_candidates: Annotated[int, Field(ge=1)] = 20  # entities asked about per plan and hop, the best so far
     num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
     finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
     max_paths: Annotated[int, Field(ge=1)] = 40
@@ -242,7 +242,7 @@ class Eperm(System):
                 step = len(trail.scores)
                 onward = part.reach(trail.layers[-1], trail.relations[step])
                 reached.append(shared_sorted(onward, trail.open[step + 1]))
-                asked = tuple(reached[-1][: self.settings.max_candidates].tolist())
+                asked = self._first(trail, part, reached[-1])
                 num_unasked += (len(reached[-1]) - len(asked)) * self.settings.entity_scores
                 groups = [(one,) for one in asked] if self.settings.finder == "single" else [asked] * bool(asked)
                 for group in groups if self.settings.entity_scores else ():
@@ -269,6 +269,16 @@ class Eperm(System):
             if relations and len(layers[0]):
                 trails.append(_Trail(plan.path, relations, weight, layers, layers[:1]))
         return sorted(trails, key=lambda trail: -trail.weight)
+
+    def _first(self, trail: _Trail, part: Part, reached: Ints) -> tuple[int, ...]:
+        """Return the entities that are asked about: those behind the best-scored ones first, of equals by id."""
+        most, order = self.settings.max_candidates, dict[int, None]()
+        if len(reached) > most and trail.scores:
+            last = trail.scores[-1]
+            for entity in sorted(last, key=lambda one: (-last[one], one)):
+                onward = part.reach(np.array([entity], dtype=np.int64), trail.relations[len(trail.scores)])
+                order |= dict.fromkeys(shared_sorted(onward, reached).tolist())
+        return tuple(islice(order or reached.tolist(), most))
 
     def _ask_entities(self, question: Question, trail: _Trail, entities: tuple[int, ...]) -> Ask[Scores]:
         search, limit = self.search, self.settings.num_neighbours

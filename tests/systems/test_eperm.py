@@ -180,6 +180,17 @@ def test_few_entities_are_asked_about_and_the_others_are_neither_good_nor_bad(fo
     assert paths_shown(model) == ["Port Amber → mayor → m.2 → holder → Mara Quill (score 1.00)"]
 
 
+@pytest.mark.parametrize(("score", "asked"), [("0.90", "drama"), ("0.10", "comedy")])
+def test_those_behind_the_best_entities_so_far_are_asked_about_first(forty: Forty, score: str, asked: str) -> None:
+    """Of two films one is asked about; the other counts .5. There is room for the genre of the better one alone."""
+    model = ScriptedModel().on("score_entities", "1: Salt Road", score).on("score_entities", f"1: {asked}", "1.00")
+    model.on("reason", "", "I do not know")
+    plans = planned(("^starred > genre", 1.0))
+    answered = run(forty, model, id="starred", plans=plans, retriever=False, max_candidates=1)
+    model.check_done()
+    assert answered.answer.counts["num_unasked"] == 2  # a film and a genre
+
+
 # Ablations (Tables 3 and 4), and settings.
 
 
