@@ -230,6 +230,8 @@ QUESTION_FORMATS = {
     "webqsp": "kgqa_core.questions.webqsp:WEBQSP",
     "cwq": "kgqa_core.questions.webqsp:CWQ",
     "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
+    "simplequestions": "kgqa_core.questions.wikidata:SIMPLE_QUESTIONS",
+    "qald": "kgqa_core.questions.wikidata:QALD",
     "mooc": "kgqa_core.questions.closed_domains:MOOC",
     "rog": "kgqa_core.questions.webqsp:ROG",
     "paths": "kgqa_core.questions.webqsp:PATHS",

@@ -22,12 +22,12 @@ from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError, shorten, with_nearest
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.kg import golds_of, to_labels, to_relations
-from kgqa_core.graph.search_graph import SearchGraph, ends_of
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, clue_examples, plan, reason, search_examples
 from kgqa_core.instructions.alignment import Meant, Wordings
 from kgqa_core.instructions.hard_negatives import wrong_plans
-from kgqa_core.instructions.render import Prompts, escape, render_triples
+from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
@@ -35,7 +35,6 @@ from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 ENTITY_RIGHT, ENTITY_WRONG = (6.0, 1.5), (1.5, 4.0)  # Beta distributions that the finder's scores are drawn from
 SUPPORTED = 0.2  # of the best path's score: an answer's path has at least that
 MAX_SKILL = 4.0  # of an explorer: by how many deviations it sees right candidates above wrong ones
-MAX_EXPLAINED = 3  # paths that an explanation goes through
 ROWS = 20_000  # of one row group: what is held in memory
 
 Made = Iterator[tuple[Instruction[Any, Any], Any, float]]  # instruction, case, weight
@@ -238,32 +237,6 @@ def scored_cases(asked: Asked) -> Made:
     yield reason.ReasonInstruction(asked.source.prompts, scored=True), case, 1.0
 
 
-def explain_cases(asked: Asked) -> Made:
-    """As reason, with a template's explanation along the paths that end right (RoG lets a teacher write them)."""
-    evidence = asked.shown()
-    if right := [entity for entity in evidence.ends if entity in asked.golds]:
-        ways = [path for path in evidence.steps if end_of(path) in asked.golds]
-        explanation, shown = explain_paths(asked.search, ways), asked.names(evidence.ends)
-        case = reason.ReasonCase(
-            asked.question.text, asked.question.id, evidence.paths, shown, asked.names(right), explanation
-        )
-        yield reason.ExplainInstruction(asked.source.prompts), case, 1.0
-
-
-def explain_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> str:
-    """Return sentences that walk along the first few paths; empty for none."""
-    sentences = []
-    for path in filter(None, paths[:MAX_EXPLAINED]):
-        parts: list[str] = []
-        for step in path:
-            start, end = ends_of(step)
-            way = f'"{search.graph.relation_text(step.relation)}"' + (", read backward," if step.reverse else "")
-            begin = "and from there " if parts else f"From {escape(search.name_of(start))}, "
-            parts.append(f"{begin}{way} leads to {escape(search.name_of(end))}")
-        sentences.append(", ".join(parts) + ".")
-    return "\n".join(sentences)
-
-
 def choose_cases(asked: Asked) -> Made:
     """The first N candidates of an out-of-fold explorer, or a pool's; every right one is taught, none where none is."""
     source, question = asked.source, asked.question
@@ -322,10 +295,9 @@ CASES: Mapping[str, Callable[[Asked], Made]] = {
     "reason": reason_cases,
     "reason_scored": scored_cases,
     "choose": choose_cases,
-    "explain": explain_cases,
     "direct": direct_cases,
     **search_examples.CASES,
     **clue_examples.CASES,
 }
-"""Instructions with targets: all but chain_of_thought. No graph says how to think."""
+"""Instructions with targets. There is none for explain and chain_of_thought: no graph says how to think."""
 ALIGNED = frozenset({*search_examples.CASES, *clue_examples.CASES})  # those that read ``Source.known``

@@ -20,7 +20,6 @@ from kgqa_core.instructions.answers import (
     parse_answers,
     parse_explained,
     write_answers,
-    write_explained,
 )
 from kgqa_core.instructions.render import NAMES_SHOWN, Prompts, ScoredPath, group_paths, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
@@ -86,7 +85,6 @@ class ReasonCase:
     paths: tuple[ScoredPath, ...] = ()
     shown: tuple[str, ...] = ()  # names that may be meant: taken as they stand in an answer
     answers: tuple[str, ...] | None = None  # names that are taught; none at all: to abstain
-    explanation: str | None = None  # taught by explain: from a teacher or a template of the paths
     bound: bool = False  # may only names in ``shown`` be answered?
     stations: bool = False  # may what lies on the paths be meant as well as their ends?
 
@@ -147,10 +145,6 @@ class ExplainInstruction(Instruction[ReasonCase, Explained]):
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return what the prompt shows."""
         return render_paths(case.paths)
-
-    def target(self, case: ReasonCase) -> str | None:
-        """Return the explanation and the answers that are taught."""
-        return None if case.explanation is None else write_explained(case.explanation, case.answers or ())
 
     def parse(self, text: str, case: ReasonCase) -> Explained | ParseFailure:
         """Return the explanation and the answers of a text."""

@@ -252,6 +252,17 @@ def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterato
         ) from error
 
 
+def require_answers(placed: Iterator[Placed], path: Path, cure: str) -> Iterator[Placed]:
+    """Yield what a file says. Raises InputError, at its end, where none of its questions has an answer."""
+    num_read = num_answered = 0
+    for one in placed:
+        num_read += 1
+        num_answered += isinstance(one[2], Fault) or bool(one[2].answers)
+        yield one
+    if num_read and not num_answered:
+        raise InputError(f"{path}: none of its {num_read} questions has an answer, so nothing could be right: {cure}")
+
+
 def _json_items(text: str, key: str | None) -> Iterator[str]:
     """Yield the text of each item. The items are not kept as objects: official files are arrays of up to 100 MB."""
     decode, blanks, at = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*"), 0

@@ -18,7 +18,6 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 from pydantic.dataclasses import dataclass
 
-from kgqa_core.errors import InputError
 from kgqa_core.graph import given, nsm
 from kgqa_core.graph.formats import require_file
 from kgqa_core.questions import formats
@@ -124,23 +123,6 @@ def make_cwq(read: _CwqQuestion, number: int) -> RawQuestion:
     )
 
 
-def read_cwq(file: QuestionFile) -> Iterator[Placed]:
-    """Yield the questions of a ComplexWebQuestions file.
-
-    Raises InputError, at its end, where none of them has an answer: there is a test file without answers.
-    """
-    num_read, num_answered = 0, 0
-    for number, text, parsed in formats.parse_items(file.path, formats.parser_of(_CwqQuestion, make_cwq)):
-        num_read += 1
-        num_answered += not isinstance(parsed, RawQuestion) or bool(parsed.answers)
-        yield number, text, parsed
-    if num_read and not num_answered:
-        raise InputError(
-            f"{file.path}: none of its {num_read} questions has an answer, so nothing could be right. There is a test "
-            "file without answers: use the one with them (ComplexWebQuestions_test_wans.json), or leave this one out."
-        )
-
-
 # ------ WebQuestions: answers are names, and the topic is a key of Freebase.
 
 
@@ -205,7 +187,11 @@ WEBQSP = QuestionFormat(
 )
 CWQ = QuestionFormat(
     formats.files_by_split("ComplexWebQuestions_{split}_wans.json", "ComplexWebQuestions_{split}.json"),
-    read_cwq,
+    lambda file: formats.require_answers(  # there is a test file without
+        formats.parse_items(file.path, formats.parser_of(_CwqQuestion, make_cwq)),
+        file.path,
+        "use ComplexWebQuestions_test_wans.json in place of ComplexWebQuestions_test.json",
+    ),
     has_variants=True,
 )
 WEBQUESTIONS = QuestionFormat(formats.files_by_split("webquestions.examples.{split}.json"), read_webquestions)

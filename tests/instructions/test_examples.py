@@ -24,7 +24,6 @@ from kgqa_core.instructions.examples import (
     CASES,
     Source,
     draw_probabilities,
-    explain_paths,
     fold_of,
     make_examples,
     write_examples,
@@ -225,13 +224,6 @@ def test_choose_without_a_right_candidate_teaches_nothing(world: Any) -> None:
     assert make(world, "choose", predictions={"q1": prediction}) == []
 
 
-def test_explain_goes_along_the_paths_and_ends_with_the_answers(world: Any) -> None:
-    (example,) = of(make(world, "explain"), "q2")
-    assert example.target == (
-        'From Pact, "headquarters" leads to m.1, and from there "city" leads to Port Amber.\nAnswers:\nPort Amber'
-    )
-
-
 def test_direct_teaches_the_answers_without_the_graph(world: Any) -> None:
     targets = {example.question_id: example.target for example in make(world, "direct")}
     assert targets == {"q1": "1989\n1992", "q2": "Port Amber", "q3": "Glory City"}
@@ -297,13 +289,3 @@ def test_folds_are_even_and_do_not_move() -> None:
     assert set(folds) == set(range(5))
     assert min(folds.values()) > 900
     assert fold_of("question 1", 5) == fold_of("question 1", 5)
-
-
-def test_a_template_says_which_way_each_relation_is_read(world: Any) -> None:
-    made_by = world.search.relation_labels.index("made_by")
-    dawn, moon, dusk = (world.id_of(name) for name in ("Dawn", "Ida Moon", "Dusk"))
-    path = (Step(dawn, made_by, moon), Step(dusk, made_by, moon, reverse=True))
-    assert explain_paths(world.search, [path]) == (
-        'From Dawn, "made by" leads to Ida Moon, and from there "made by", read backward, leads to Dusk.'
-    )
-    assert explain_paths(world.search, []) == ""

@@ -29,6 +29,7 @@ WITHOUT_TARGET: list[tuple[Instruction[Any, Any], Any]] = [
     (scores.MapRelationsInstruction(PROMPTS), scores.MapCase("who?", ODD, ODD, entity="a\nb")),
     (scores.MapEntitiesInstruction(PROMPTS), scores.MapCase("who?", ODD, ODD, entity="a\nb", relation="^r")),
     (reason.ChainOfThoughtInstruction(PROMPTS), reason.ReasonCase("who?")),
+    (reason.ExplainInstruction(PROMPTS), reason.ReasonCase("who?", paths=PATHS)),
 ]
 
 
@@ -48,11 +49,6 @@ def taught(names: Sequence[str]) -> list[tuple[Instruction[Any, Any], Any, Any]]
             answers,
         ),
         (reason.DirectInstruction(PROMPTS), reason.ReasonCase("who?", answers=names), answers),
-        (
-            reason.ExplainInstruction(PROMPTS),
-            reason.ReasonCase("who?", explanation="Answers:\nsome text", answers=names),
-            Explained("Answers:\nsome text", answers),
-        ),
         (
             choose.ChooseInstruction(PROMPTS),
             choose.ChooseCase("who?", candidates=candidates, right=(0,)),
@@ -109,7 +105,7 @@ def test_what_a_user_asks_is_never_interpreted() -> None:
 
 
 def test_instructions_without_a_target_say_so() -> None:
-    assert [instruction.target(case) for instruction, case in WITHOUT_TARGET] == [None] * 4
+    assert [instruction.target(case) for instruction, case in WITHOUT_TARGET] == [None] * 5
 
 
 def test_each_of_the_twelve_has_a_prompt() -> None:

@@ -370,7 +370,7 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
     assert reasoner().mixture == {"plan": 1.0, "reason": 1.0}  # RoG Eq. 7
     found = reasoner("reasoner.variant=eperm").mixture.keys()
     assert found == {"plan", "reason_scored", "score_relations", "score_entities"}  # Eq. 8
-    assert reasoner("reasoner.instructions={explain: 0.5}").mixture == {"explain": 0.5}
+    assert reasoner("reasoner.instructions={direct: 0.5}").mixture == {"direct": 0.5}
     rog = reasoner("reasoner={variant: rog, epochs: 1.0}")
     assert (rog.tuning, rog.learning_rate, rog.warmup, rog.batch_size, rog.epochs) == ("full", 2e-5, 0.03, 4, 1.0)
 

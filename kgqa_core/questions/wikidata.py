@@ -1,0 +1,96 @@
+"""Questions over Wikidata and DBpedia: SimpleQuestions (Bordes et al. 2015) as mapped to Wikidata by Diefenbach et al.
+2017, and the JSON of the QALD challenges, in which LC-QuAD is given, too.
+
+IRIs are whole, as ``graph.rdf`` keeps them. Every question is kept, also where the graph lacks its topic or its answer:
+it counts as wrong in every figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import AliasPath, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from kgqa_core.questions import formats
+from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
+
+ITEM, PROPERTY = "http://www.wikidata.org/entity/", "http://www.wikidata.org/prop/direct/"
+NAMESPACES = {"wd": ITEM, "dbr": "http://dbpedia.org/resource/", "res": "http://dbpedia.org/resource/"}
+NO_FACT = "not an item, a property, its value and a question between tabs"
+LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
+FACT = re.compile(r"(Q\d+)\t([PR])(\d+)\t([^\t]+)\t([^\t]*\S[^\t]*)")
+DECLARED = re.compile(r"\bPREFIX\s+([\w-]*):\s*<([^>]+)>", re.IGNORECASE)
+CLASS = re.compile(
+    r"(?:[:/]P(?:31|279)>?[*+]?|\ba|\brdf:type)\s+(?:<[^>]*>|[\w-]+:\S+)"
+)  # what something is an instance of
+TERM = re.compile(r"<([^<>\s]+)>|(?<![\w<:])([\w-]+):([\w.,'()%/-]*[\w)])")
+
+
+def read_simple_questions(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of a file of lines ``subject, property, object, question``; R19 is P19 walked backwards."""
+
+    def parse(line: str, number: int) -> RawQuestion | Fault:
+        fact = FACT.fullmatch(line)
+        if fact is None:
+            return Fault(NO_FACT)
+        subject, direction, place, end, text = fact.groups()
+        relation = f"{'~' * (direction == 'R')}{PROPERTY}P{place}"
+        answer = ITEM + end if re.fullmatch(r"Q\d+", end) else end
+        name = f"{file.split or file.path.stem}-{number}"
+        return RawQuestion(name, text.strip(), (answer,), (ITEM + subject,), hops=1, chain=(relation,), keep=True)
+
+    return formats.parse_lines(file.path, parse)
+
+
+# ------ QALD.
+
+
+@dataclass(frozen=True, config=LOOSE)
+class _Answer:
+    rows: list[dict[str, dict[str, Any]]] = Field([], validation_alias=AliasPath("results", "bindings"))
+    boolean: bool | None = None
+
+
+@dataclass(frozen=True, config=LOOSE)
+class _Question:
+    id: Text
+    question: list[dict[str, Any]]  # a wording per language
+    sparql: str = Field("", validation_alias=AliasPath("query", "sparql"))
+    answers: list[_Answer] = Field(default_factory=list)
+
+
+def make_qald(read: _Question, number: int) -> RawQuestion | Fault:
+    """Return one question in English: topics are what its query names, but for classes; yes and no are answers."""
+    text = next((str(one.get("string", "")).strip() for one in read.question if one.get("language") == "en"), "")
+    if not text:
+        return Fault("no wording in English")
+    found = [str(one.get("value", "")) for answer in read.answers for row in answer.rows for one in row.values()]
+    said = [str(answer.boolean).lower() for answer in read.answers if answer.boolean is not None]
+    return RawQuestion(
+        read.id, text, tuple(dict.fromkeys(filter(None, found + said))), topics_of(read.sparql), keep=True
+    )
+
+
+def topics_of(sparql: str) -> tuple[str, ...]:
+    """Return the IRIs of the items and resources that a query names, in its order; but no class."""
+    known = NAMESPACES | dict(DECLARED.findall(sparql))
+    body = CLASS.sub(" ", DECLARED.sub(" ", sparql))
+    named = (iri or known.get(prefix, "") + rest for iri, prefix, rest in TERM.findall(body))
+    return tuple(dict.fromkeys(iri for iri in named if iri.startswith(tuple(NAMESPACES.values()))))
+
+
+SIMPLE_QUESTIONS = QuestionFormat(
+    formats.files_by_split("annotated_wd_data_{split}_answerable.txt", "annotated_wd_data_{split}.txt", dev=("valid",)),
+    read_simple_questions,
+)
+QALD = QuestionFormat(
+    formats.files_by_split("qald_9_plus_{split}_wikidata.json", "qald-9-{split}-multilingual.json", "{split}.json"),
+    lambda file: formats.require_answers(
+        formats.parse_items(file.path, formats.parser_of(_Question, make_qald), key="questions"),
+        file.path,
+        "ask an endpoint its queries, and put what it says into 'answers'",
+    ),
+)
