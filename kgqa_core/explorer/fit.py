@@ -184,13 +184,13 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
     for one in sets:
         asked = {question.asked(section.mask_topics) for question in (*one.train, *one.dev)}
         text_row = {text: row for row, text in enumerate(sorted(asked))}
-        texts = texts_of(list(text_row), one.graph, look_up(one.encodings)).to(device)
         train = question_arrays(one.train, text_row, mask_topics=section.mask_topics)
         if not train.teaching().size:
             raise InputError(
                 f"none of the {len(one.train)} training questions has a topic and an answer to learn from; "
                 "see kgqa lint"
             )
+        texts = texts_of(list(text_row), one.graph, look_up(one.encodings)).to(device)
         options = ExploreOptions(edge_budget=section.edge_budget, reenter_topic=one.reenter_topic)
         golden = [question for question in one.dev if question.topics and explorer_golds(question)]
         dev = question_arrays(golden, text_row, mask_topics=section.mask_topics)

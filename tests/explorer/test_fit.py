@@ -133,7 +133,7 @@ def test_nothing_to_learn_from_is_said_before_anything_is_written(
     graph: KnowledgeGraph, tmp_path: Path, train: list[Question]
 ) -> None:
     with pytest.raises(InputError, match=rf"none of the {len(train)} training questions.*kgqa lint"):
-        fit(graph, tmp_path / "out", train=train)
+        fit(graph, tmp_path / "out", train=train, dev=[])
     assert list((tmp_path / "out").iterdir()) == []
 
 
