@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kgqa_core.sweeps import config as sweeps
-from kgqa_core.sweeps.config import PlotSection
 from kgqa_core.tracking import HOP_METRIC, Point
+from tasks import sweep_config as sweeps
+from tasks.sweep_config import PlotSection
 from tasks.sweep_points import WHOLE_FROM, PointRow, Spread, short_names, show_spread, show_value
 
 if TYPE_CHECKING:

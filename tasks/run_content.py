@@ -17,8 +17,8 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER
 from kgqa_core.run.stages.systems import COMPARISON
-from kgqa_core.sweeps.config import PlotSection, SweepFile
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
+from tasks.sweep_config import PlotSection, SweepFile
 from tasks.sweep_points import PointRow, Sweep, show_value
 
 _log = logging.getLogger(__name__)

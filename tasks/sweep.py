@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
 from kgqa_core.run.pipeline import StageOutcome
-from kgqa_core.sweeps.config import SweepFile
 from kgqa_core.tracking import Recorder, write_record
 from tasks import sweep_points as rowing
 from tasks.plots import draw_sweep
 from tasks.runtime import pipeline_task
+from tasks.sweep_config import SweepFile
 from tasks.sweep_points import PointRow, SeedRow, Sweep, SweepPoint, show_value
 
 STAGE = "sweep"

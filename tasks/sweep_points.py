@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import Setting, configure, machine_paths, packaged, parse_setting, read_yaml, validated
 from kgqa_core.errors import ConfigError
-from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
 from kgqa_core.tracking import hop_metric, read_record
+from tasks.sweep_config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
 
 CONTROL_ROLES = {"template control": "template_control.", "ceiling": "ceiling."}
 MAX_NAME = 90  # characters of a run's name; files are named by it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,3 +98,29 @@ def store(registered: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KGQA_HOME", str(tiny_run.config.runtime.home))
     yield uri
     mlflow.set_tracking_uri(before)
+
+
+TOWNS = """\
+dataset:
+  name: towns
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions.jsonl}
+encoder: {kind: hash}
+explorer: {steps: 2, edge_budget: 10, epochs: 1}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a sweep file beside two run configurations, and return its path."""
+    for name in ("towns", "rivers"):
+        (tmp_path / f"{name}.yaml").write_text(TOWNS.replace("towns", name), encoding="utf-8")
+
+    def write_sweep(text: str) -> Path:
+        path = tmp_path / "sweeps" / "sizes.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_sweep

@@ -10,9 +10,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kgqa_core.sweeps.config import PlotSection
 from kgqa_core.tracking import Point
 from tasks.plots import MAX_PANELS, draw_hits_by_hops, draw_learning_curves, draw_sweep
+from tasks.sweep_config import PlotSection
 from tasks.sweep_points import PointRow, Spread
 
 SIZE, BUDGET = "dataset.questions.train_size", "evaluation.edge_budget"

@@ -11,10 +11,10 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.sweeps.config import COSTS, CURVES, curve_label, is_score, label_of
 from kgqa_core.tracking import read_record
+from tasks.sweep_config import COSTS, CURVES, curve_label, is_score, label_of
 from tasks.sweep_points import read_sweep
-from tests.sweeps.conftest import TOWNS
+from tests.tasks.conftest import TOWNS
 
 Write = Callable[..., Path]
 

@@ -1,1 +1,0 @@
-"""Sweeps: one run configuration with some settings varied, and the curves side by side."""
