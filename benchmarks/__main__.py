@@ -31,6 +31,7 @@ BENCHMARKS = (
     "systems",
     "deletion",
     "gold_chains",
+    "webqsp_folds",
     "lm_generate",
     "lora",
     "memory",
