@@ -85,7 +85,7 @@ def write_drawn_names(folder: Path, real: KnowledgeGraph, count: int) -> None:
         names.append(" ".join("".join(draw.choices(syllables, k=3)).title() for _ in range(sizes)))
     labels = [f"e{row:09d}" for row in range(count)]
     table = pa.table(
-        [np.arange(count, dtype=np.int32), labels, names, pa.nulls(count, pa.string())], schema=schemas.ENTITIES
+        [np.arange(count, dtype=np.int32), labels, names, *[pa.nulls(count, pa.string())] * 3], schema=schemas.ENTITIES
     )
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, folder / "entities.parquet")

@@ -19,6 +19,8 @@ KINDS = {
     "entity": "entities with a name",
     "cvt": "nodes without a name in any language",
     "foreign": "entities named in other languages only",
+    "iri": "IRIs without a name",
+    "blank": "blank nodes",
     "literal": "literals",
 }
 REACH = {

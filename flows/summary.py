@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 Fact = tuple[str, str]
 """What it is of, and what is said."""
 
-KINDS = {"entity": "named", "cvt": "CVT nodes", "foreign": "named in another language only", "literal": "literals"}
+KINDS = {
+    "entity": "named",
+    "cvt": "CVT nodes",
+    "foreign": "named in another language only",
+    "iri": "IRIs without a name",
+    "blank": "blank nodes",
+    "literal": "literals",
+}
 RESULTS = ("system", "answered by", "questions", "Hits@1", "F1", "calls", "supported")
 _log = logging.getLogger(__name__)
 NONE = "–"  # where a control has no such figure

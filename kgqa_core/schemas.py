@@ -24,7 +24,9 @@ ENTITIES = _table(
     entity_id=ID,  # 0..N-1, in sorted order of label
     label=TEXT,  # the key that the triples use
     name=TEXT,  # what people call it; = label where no names are given
-    kind=_null(TEXT),  # entity, cvt (no name at all), foreign (named in another language), literal
+    kind=_null(TEXT),  # literal; entity: it has a name; without one: cvt (a MID), foreign, iri or blank. null: not told
+    datatype=_null(TEXT),  # of a literal: IRI; null: a plain text, or not told
+    language=_null(TEXT),  # of a literal: tag in lower case
 )
 ALIASES = _table(entity_id=ID, alias=TEXT)  # another name, in the language of the names
 TYPES = _table(entity_id=ID, type=TEXT)  # label of the type
@@ -130,7 +132,7 @@ SYSTEM_CALLS = _table(
     num_tokens=COUNT,  # given
     confidence=_null(NUMBER),  # 0..1: mean probability of a token of the first text, or the best option's share
 )
-DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels
+DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels; of literals: graph.strings.literal_label
 DUMP_TYPES = _table(entity=TEXT, type=TEXT)
 DUMP_NAMES = _table(
     entity=TEXT,

@@ -59,6 +59,7 @@ _SCRIPTS = {
 }
 NUM_WORDS = 2048  # a language
 _XSD = "http://www.w3.org/2001/XMLSchema#"
+QUOTE = '"'
 
 
 def zipf(count: int, exponent: float = 1.0) -> npt.NDArray[np.float64]:
@@ -95,7 +96,7 @@ def property_labels(type_label: str, count: int, generator: np.random.Generator)
 
 
 class Literals:
-    """A pool of literals with Zipf use: their labels (lexical values) and their N-Triples forms, escapes included.
+    """A pool of literals with Zipf use: their labels and their N-Triples forms, which are the labels with escapes.
 
     Years, dates, times, whole numbers, floats, booleans, codes, English phrases and phrases with characters that
     N-Triples escapes. The i-th value is the same for any size of the pool.
@@ -108,7 +109,7 @@ class Literals:
         self.forms: list[str] = []
         for kind, a, b, c in generator.integers(0, 1 << 20, (count, 4)).tolist():
             label, form = _literal(kind % 16, a, b, c, words)
-            self.labels.append(label)
+            self.labels.append(f'"{label}"{form[form.rindex(QUOTE) + 1 :]}')
             self.forms.append(form)
 
 

@@ -19,7 +19,17 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError
-from kgqa_core.graph.build import BATCH_ROWS, BuildLimits, GraphReport, connect, rebatch, write_facts, write_ordered
+from kgqa_core.graph.build import (
+    BATCH_ROWS,
+    BuildLimits,
+    GraphReport,
+    connect,
+    count_kinds,
+    describe,
+    rebatch,
+    write_facts,
+    write_ordered,
+)
 from kgqa_core.graph.closure_walk import MID, Closure, Query
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
 from kgqa_core.graph.input_files import write_rejects
@@ -28,7 +38,6 @@ from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 DEFAULT_LIMITS = BuildLimits()
 RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
 NO_NAME = " (no name)"  # shown after the label of a MID that has none
-KINDS = ("entity", "cvt", "foreign", "literal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +216,21 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         "create temp table named as select id, min(name) filter (kind = 0) as name, "
         "max(name) filter (kind = 0) as last, bool_or(kind < 2) as here from found group by id"
     )
-    entities = connection.sql(
-        f"select node.id as entity_id, label, coalesce(name, if(is_mid, label || '{NO_NAME}', label)) as name, "
-        "case when here then 'entity' when not here then 'foreign' when is_mid then 'cvt' else 'literal' end as kind "
-        f"from (select id, label, regexp_full_match(label, '{MID}') as is_mid from node) as node "
-        "left join named using (id) order by node.id"
+    described = f"select *, regexp_full_match(label, '{MID}') as is_mid from node left join named using (id)"
+    name = f"coalesce(name, if(is_mid, label || '{NO_NAME}', label))"
+    kind = (
+        "case when here then 'entity' when not here then 'foreign' when is_mid then 'cvt' "
+        "when label[:2] = '_:' then 'blank' else 'iri' end"
     )
-    write_ordered(entities, schemas.ENTITIES, out_dir / "entities.parquet", use_dictionary=["kind"])
-    write_string_indexes(out_dir / "entities.parquet", out_dir)
-    connection.read_parquet(str(out_dir / "entities.parquet")).create_view("entity")
-    kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
+    entities, out = connection.sql(describe(described, name, kind, "id")), out_dir / "entities.parquet"
+    write_ordered(entities, schemas.ENTITIES, out, numbered=True, use_dictionary=["kind", "datatype", "language"])
+    write_string_indexes(out, out_dir)
+    connection.read_parquet(str(out)).create_view("entity")
     return {
         "num_named": closure.count("select count(name) from named"),
         "num_several_names": closure.count("select count(*) from named where name <> last"),
         "num_shared_names": closure.count(SHARED_NAMES),
         "num_aliases": num_aliases,
         "num_types": num_types,
-        "kinds": {kind: kinds.get(kind, 0) for kind in KINDS},
+        "kinds": count_kinds(connection),
     }

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.build import BuildLimits, connect, write_ordered
+from kgqa_core.graph.strings import LITERAL
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
 MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"
@@ -210,20 +211,21 @@ def _read_relations(dump: Path) -> list[str]:
 def labels_named(
     names: Sequence[str], dumps: Sequence[Path], *, memory_limit: str, temp_directory: Path
 ) -> dict[str, list[str]]:
-    """Return, of the texts that are names or aliases in a dump, the labels of the entities that bear them, sorted.
+    """Return, of the texts that are names, aliases or literals in a dump, the labels of what bears them, sorted.
 
-    A text that is a MID is taken for no name: where all are, as in WebQSP, the names of a dump need not be read. Keys
+    A text that is a MID is taken for no name: where all are, as in WebQSP, the parts of a dump need not be read. Keys
     of Freebase (``/en/ada_lovelace``) are not kept of a dump, but they are spelled as the names that they are made of.
     """
     wanted = sorted(name for name in set(names) if not re.fullmatch(MID, name))
-    parts = _files(dumps, "names")
-    if not wanted or not parts:
+    views = {"given": _files(dumps, "names"), "triple": _files(dumps, "triples")}
+    if not wanted or not all(views.values()):
         return {}
-    with connect(memory_limit, temp_directory, {"given": parts}) as connection:
+    with connect(memory_limit, temp_directory, views) as connection:
         connection.register("wanted", pa.table({"name": wanted}))
         spelled = "'/en/' || trim(regexp_replace(lower(name), '[^a-z0-9]+', '_', 'g'), '_')"
         has_keys = any(name.startswith("/en/") for name in wanted)
         keys = f"union all select {spelled}, entity from given" if has_keys else ""
         query = "select name, list(distinct entity order by entity) from called semi join wanted using (name)"
-        called = f"with called as (select name, entity from given {keys})"
+        literals = f"select regexp_extract(tail, '{LITERAL}', 1) as name, tail from triple where tail[1] = '\"'"
+        called = f"with called as (select name, entity from given {keys} union all {literals})"
         return dict(connection.sql(f"{called} {query} group by name order by name").fetchall())

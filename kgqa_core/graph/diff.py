@@ -165,7 +165,7 @@ def name_coverage(folder: Path) -> float | None:
     """
     facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     kinds = facts.get("kinds") or {}
-    num_nodes = sum(kinds.get(kind, 0) for kind in ("entity", "cvt", "foreign"))
+    num_nodes = sum(kinds.values()) - kinds.get("literal", 0)
     if num_nodes:
         return float(100 * kinds.get("entity", 0) / num_nodes)
     return float(100 * facts["num_named"] / facts["num_entities"]) if facts["num_named"] else None
@@ -211,7 +211,7 @@ def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
 def lint_graph(folder: Path) -> dict[str, Any]:
     """Return what a graph artifact holds; OSError, ValueError or KeyError where it is damaged.
 
-    ``kinds``: entity, cvt, foreign, literal -> entities; empty where the format does not tell. ``named``: percent, see
+    ``kinds``: as in schemas.ENTITIES -> entities; empty where the format does not tell. ``named``: percent, see
     ``name_coverage``. ``num_hubs``, ``largest_hubs``: groups of triples that were walked in part, as in schemas.HUBS.
     ``num_topics_missing``: topics in no triple of a dump; None where the graph was not made for topics.
     """

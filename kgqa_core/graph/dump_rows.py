@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED
+from kgqa_core.graph.strings import XSD_STRING, literal_label
 
 NS = "http://rdf.freebase.com/ns/"  # left out of labels
 KEY, KEY_LABEL = "http://rdf.freebase.com/key/", "key/"
@@ -61,6 +62,7 @@ _NOTHING = re.compile(rf"{_WS}(?:#.*)?", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u(....)|U(........)|(.))", re.DOTALL)
 _CHARACTERS = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f", '"': '"', "'": "'", "\\": "\\"}
 _ESCAPED = str.maketrans({"\n": r"\n", "\r": r"\r", '"': r"\"", "\\": r"\\"})
+_ODD = rf'\\|"@[^"]*[A-Z][^"]*$|"\^\^<{XSD_STRING}>$'  # in the label of a literal as a file writes it
 _BAD_IN_IRI = re.compile(r'[\x00-\x20<>"{}|^`\\]')
 
 
@@ -72,6 +74,7 @@ class Statement(NamedTuple):
     object: str  # IRI, blank node or text of a literal
     is_literal: bool
     language: str | None  # of a literal, as written
+    datatype: str | None  # of a literal: IRI
 
 
 def parse_line(line: bytes) -> Statement | str | None:
@@ -94,17 +97,18 @@ def parse_line(line: bytes) -> Statement | str | None:
         if is_literal and text[at : at + 1] not in ("", " ", "\t", ".", '"', "<"):
             return "bad language tag or datatype"
         return "text after the final dot" if text[at:].lstrip(" \t").startswith(".") else "missing final dot"
-    subject, relation, iri = map(decode, (subject, relation, iri))
-    if "\\" in text and any(map(_BAD_IN_IRI.search, (subject, relation, iri, decode(datatype)))):
+    subject, relation, iri, datatype = map(decode, (subject, relation, iri, datatype))
+    if "\\" in text and any(map(_BAD_IN_IRI.search, (subject, relation, iri, datatype))):
         return "bad character in an IRI"
     end = decode(literal) if is_literal else iri or blank_object
-    return Statement(subject or blank_subject, relation, end, is_literal, language or None)
+    return Statement(subject or blank_subject, relation, end, is_literal, language or None, datatype or None)
 
 
 def _plain_line(found: Statement) -> bytes:
     """Write a statement in the plain form; a blank node stands between brackets, too."""
-    tag = f"@{found.language}" if found.language else ""
-    last = f'"{found.object.translate(_ESCAPED)}"{tag}' if found.is_literal else f"<{found.object}>"
+    last = f"<{found.object}>"
+    if found.is_literal:
+        last = literal_label(found.object.translate(_ESCAPED), found.datatype, found.language)
     return f"<{found.subject}>\t<{found.relation}>\t{last}\t.\n".encode()
 
 
@@ -242,7 +246,7 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     subject_ends, relation_ends = closing[first], closing[first + 1]
     relations = _cut(text, subject_ends + 3, relation_ends).dictionary_encode()
     codes = array_of(relations.indices)
-    known = [_use_of(options, iri) for iri in relations.dictionary.to_pylist()]
+    known = list(map(_uses(options), relations.dictionary.to_pylist()))
     for (label, _), count in zip(known, np.bincount(codes).tolist(), strict=True):
         rows.relation_lines[label] += count
     outcomes = np.array([use for _, use in known], np.int8)[codes]
@@ -255,7 +259,8 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     subjects = _cut_labels(text, starts[kept] + 1, subject_ends[kept], np.ones(len(kept), np.bool_))
     stops = line_ends[kept] - 2 - (data[line_ends[kept] - 1] == CR)  # behind the object
     closed, is_foreign = _read_ends(text, stops, is_literal, options.language)
-    objects = _cut_labels(text, opened + 1, closed, ~is_literal)
+    is_node = is_literal & (outcomes != NAME) & (outcomes != ALIAS)  # with its quotes, and what stands behind them
+    objects = _cut_labels(text, opened + ~is_node, np.where(is_node, stops, closed), ~is_literal)
     of_foreign_names = subjects.filter(column(is_foreign & (outcomes == NAME)))
     outcomes[closed == opened + 1] = EMPTY_TEXT  # an IRI is never empty
     outcomes[is_foreign] = OTHER_LANGUAGE
@@ -279,9 +284,15 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
 
 
 @cache
-def _use_of(options: DumpOptions, iri: str) -> tuple[str, int]:
-    label = label_of_iri(iri)
-    return label, options.use_of(label)
+def _uses(options: DumpOptions) -> Callable[[str], tuple[str, int]]:
+    """Return what gives the label and the use of a relation's IRI; options are hashed once, not for each relation."""
+
+    @cache
+    def use_of(iri: str) -> tuple[str, int]:
+        label = label_of_iri(iri)
+        return label, options.use_of(label)
+
+    return use_of
 
 
 def _read_ends(text: bytes, stops: Array, is_literal: Array, language: str) -> tuple[Array, NDArray[np.bool_]]:
@@ -300,7 +311,10 @@ def _read_ends(text: bytes, stops: Array, is_literal: Array, language: str) -> t
 
 
 def _cut_labels(text: bytes, starts: Array, stops: Array, is_iri: Array) -> pa.Array:
-    """Return the labels of terms: of an IRI without Freebase's namespace, of a literal with its escapes decoded."""
+    """Return the labels of terms: of an IRI without Freebase's namespace, of a literal as ``literal_label`` has it.
+
+    A literal that is cut without its quotes is a text, whose escapes are decoded.
+    """
     whole = _cut(text, starts, stops)
     for prefix, label in ((NS, ""), (KEY, KEY_LABEL)):
         begins = array_of(pc.starts_with(whole, prefix)) & is_iri
@@ -309,11 +323,20 @@ def _cut_labels(text: bytes, starts: Array, stops: Array, is_iri: Array) -> pa.A
     labels = _cut(text, starts, stops)
     if is_iri.all():
         return labels
-    escaped = array_of(pc.match_substring(labels, "\\")) & ~is_iri
-    if not escaped.any():
+    is_odd = ~is_iri
+    is_odd[is_odd] = array_of(pc.match_substring_regex(labels.filter(column(is_odd)), _ODD))
+    if not is_odd.any():
         return labels
-    decoded = [decode(label) for label in labels.filter(column(escaped)).to_pylist()]
-    return pc.replace_with_mask(labels, column(escaped), strings(decoded))
+    mended = [_mend(label) for label in labels.filter(column(is_odd)).to_pylist()]
+    return pc.replace_with_mask(labels, column(is_odd), strings(mended))
+
+
+def _mend(label: str) -> str:
+    """Return what a label, or the text of a literal, stands for, given as the file writes it."""
+    if label.startswith('"'):
+        text, quote, end = label.rpartition('"')
+        label = text + quote + ("" if end == f"^^<{XSD_STRING}>" else end.lower() if end.startswith("@") else end)
+    return decode(label)
 
 
 def _cut(text: bytes, starts: Array, stops: Array) -> pa.Array:

@@ -1,7 +1,7 @@
 """RDF through pyoxigraph: N-Triples, N-Quads, Turtle, TriG and RDF/XML, also with .gz behind; the suffix says which.
 
-An IRI is its own label; a literal's label is its lexical value, without language and datatype, so that a date is one
-node however it is typed; a blank node's is ``_:`` and its name in the file, or ``_:[7]`` for the seventh that has none.
+An IRI is its own label; a literal's is ``strings.literal_label``; a blank node's is ``_:`` and its name in the file, or
+``_:[7]`` for the seventh that has none.
 Triples of all named graphs count alike. ``rdfs:label`` in English, or without a language, is the name; of two the first
 in byte order. Labels in other languages are left out.
 
@@ -25,6 +25,7 @@ from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph import formats
 from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject
 from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
+from kgqa_core.graph.strings import literal_label
 
 SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
@@ -67,6 +68,8 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
     by_line, made, rejects = suffix_of(chunk.path) in BY_LINE, dict[str, int](), list[RawReject]()
 
     def label(node: object) -> str:
+        if isinstance(node, ox.Literal):
+            return literal_label(node.value, node.datatype.value, node.language)
         if not isinstance(node, ox.BlankNode):
             return str(node.value)  # type: ignore[attr-defined]
         if by_line or not MADE.fullmatch(node.value):  # in lines all blank nodes have names
@@ -95,7 +98,7 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
 
 
 EXAMPLE = "<http://example.org/Ada> <http://example.org/bornIn> <http://x.org/London> ."
-FORMAT = GraphFormat(EXAMPLE, parse_rdf_chunk, _cut, unpacks=True)
+FORMAT = GraphFormat(EXAMPLE, parse_rdf_chunk, _cut, unpacks=True, tells_terms=True)
 
 
 @contextmanager

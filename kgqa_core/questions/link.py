@@ -69,9 +69,10 @@ def _is_boundary(text: str, place: int) -> bool:
 
 
 def ids_of(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Return the entities that ``value`` means: the one with this label, else all with this name, else none."""
+    """Return what ``value`` means: the entity of this label, else the literals of this text, else all of this name."""
     entity_id = graph.ids_of_label(value)
-    return graph.ids_of_name(value) if entity_id is None else (entity_id,)
+    named = graph.ids_of_name(value) if entity_id is None else (entity_id,)
+    return tuple(one for one in named if graph.label_of(one).startswith('"')) or named
 
 
 def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:

@@ -215,7 +215,7 @@ def named_entities(graph: KnowledgeGraph) -> Iterator[tuple[int, str]]:
     with pq.ParquetFile(graph.folder / "entities.parquet") as file:
         for batch in file.iter_batches(columns=["entity_id", "name", "kind"]):
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            yield from ((entity, name) for entity, name, kind in rows if kind not in ("cvt", "foreign"))
+            yield from ((entity, name) for entity, name, kind in rows if kind not in ("cvt", "foreign", "blank"))
 
 
 def letter_span(text: str, span: Span, name: str) -> tuple[Span, bool]:

@@ -149,7 +149,7 @@ def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artif
 def _find_moved(
     pipeline: Pipeline, changes: Artifact, last: dict[str, Artifact], now: dict[str, Artifact]
 ) -> list[Moved]:
-    """Return what moved beyond the limits; what other settings made is not held against the data."""
+    """Return what moved beyond the limits; what other settings or another version made is not held against the data."""
     from pydantic import TypeAdapter
 
     from kgqa_core.questions.diff import BuildDiff, find_drift
@@ -158,7 +158,9 @@ def _find_moved(
     if not isinstance(dataset, FileDataset) or dataset.drift is None:
         return []
     diff = TypeAdapter(BuildDiff).validate_json((changes.folder / DOCUMENT).read_bytes())
-    before, after = ({key: hash_json(build[key].recipe.config) for key in build} for build in (last, now))
+    before, after = (
+        {key: hash_json([one.recipe.version, one.recipe.config]) for key, one in build.items()} for build in (last, now)
+    )
     same_graph = before["graph"] == after["graph"]
     return find_drift(diff, dataset.drift, guard_graph=same_graph, guard_questions=before == after)
 

@@ -91,7 +91,7 @@ def test_a_run_from_a_dump_reaches_scores_and_knows_its_nodes(folder: Path, buil
     graph = open_graph(run.artifact("graph").folder)
     kinds = pq.read_table(graph.folder / "entities.parquet").to_pylist()
     assert {row["label"]: (row["name"], row["kind"]) for row in kinds} == {
-        "1971-10-13": ("1971-10-13", "literal"),
+        '"1971-10-13"^^<http://www.w3.org/2001/XMLSchema#date>': ("1971-10-13", "literal"),
         "m.0c1": ("Ann", "entity"),
         "m.0d2": ("Bob", "entity"),
         "m.0f7": ("m.0f7 (no name)", "cvt"),

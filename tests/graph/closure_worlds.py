@@ -17,9 +17,13 @@ Triple = tuple[str, str, str]
 
 MIDS = ("g.1", "g.1b", "m.0", "m.00", "m.0_", "m.0_z", "m.0b", "m.0c", "m.0d", "m.0zz", "m.zzzzzzzzzzz")
 OTHERS = (
-    "",
-    "1954",
-    "Émile",
+    '""',
+    '"1954"',
+    '"1954"^^<http://www.w3.org/2001/XMLSchema#gYear>',
+    '"Émile"@fr',
+    '"m.0b"',
+    '"a "quoted" one"',
+    "_:b",
     "g.",
     "g.1B",
     "g.é",
@@ -28,7 +32,7 @@ OTHERS = (
     "m.0 b",
     "m.0B",
     "m.zzzzzzzzzzzz",
-    "n\0",
+    '"n\0"',
     "people.person",
 )
 RELATIONS = ("a.b", "a.b.c", "é", "film.film.genre")
@@ -150,10 +154,14 @@ def close(world: World, hops: int | None, *, cvt_is_hop: bool, hub_cap: int | No
     return Closure(hop_of, level, hubs)
 
 
-def described(world: World, label: str) -> tuple[str, str]:
-    """Return the name and the kind of an entity."""
+def described(world: World, label: str) -> tuple[str, str, str | None, str | None]:
+    """Return the name, the kind, the datatype and the language of an entity."""
+    if label.startswith('"'):
+        text, _, end = label[1:].rpartition('"')
+        return text, "literal", end[3:-1] if end.startswith("^^") else None, end[1:] if end.startswith("@") else None
     rows = [(kind, name) for entity, kind, name in world.names if entity == label]
     names = sorted((name for kind, name in rows if kind == 0 and name is not None), key=key)
     kinds = {kind for kind, _ in rows}
-    kind = "entity" if kinds & {0, 1} else "foreign" if kinds else "cvt" if is_mid(label) else "literal"
-    return names[0] if names else f"{label} (no name)" if is_mid(label) else label, kind
+    kind = "entity" if kinds & {0, 1} else "foreign" if kinds else "cvt" if is_mid(label) else "iri"
+    kind = "blank" if kind == "iri" and label.startswith("_:") else kind
+    return names[0] if names else f"{label} (no name)" if is_mid(label) else label, kind, None, None

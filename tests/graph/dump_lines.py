@@ -41,6 +41,7 @@ WELL_FORMED: dict[str, list[bytes]] = {
         line(HEAD, PARENT, r'"a \"b\" \\ \t\n\r\b\f\' é \u00e9\u20ac\U0001F600 é€😀"'),
         line(HEAD, PARENT, '"tab\tand\x00nul and <>{}"'),
         line(HEAD, PARENT, '"in English"@EN'),
+        line(HEAD, PARENT, '"a text"^^<http://www.w3.org/2001/XMLSchema#string>'),
         line(HEAD, PARENT, f'"{"long " * 3000}"'),
     ],
     "name": [line(HEAD, NAME, '"Barack"@en'), line(HEAD, NAME, '"no language"'), line(HEAD, NAME, r'"J\u00fcrgen"@en')],

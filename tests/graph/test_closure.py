@@ -33,10 +33,10 @@ FILMS = World(
             ("m.0flm", "directed_by", "m.0htch"),
             ("m.0flm", "starring", "m.0cvt"),
             ("m.0cvt", "actor", "m.0klly"),
-            ("m.0cvt", "role", "Lisa"),
+            ("m.0cvt", "role", '"Lisa"@en'),
             ("m.0flm", "directed_by", "m.0htch"),
         ),
-        (("m.0htch", "born_in", "m.0lndn"), ("m.0flm", "directed_by", "m.0htch"), ("m.0flm", "year", "1954")),
+        (("m.0htch", "born_in", "m.0lndn"), ("m.0flm", "directed_by", "m.0htch"), ("m.0flm", "year", '"1954"')),
     ),
     names=(
         ("m.0flm", 0, "Rear Window"),
@@ -139,11 +139,11 @@ def test_a_film_its_director_and_behind_the_cvt_its_cast(tmp_path: Path) -> None
     assert report["hops"][1] == {"hop": 1, "num_entities": 5, "num_triples": 5, "num_passes": 2}
     wanted = {"num_duplicates": 2, "num_topics": 2, "num_topics_missing": 1, "num_several_names": 1, "num_aliases": 2}
     assert {name: report[name] for name in wanted} == wanted
-    assert report["kinds"] == {"entity": 3, "cvt": 1, "foreign": 0, "literal": 2}
+    assert report["kinds"] == {"entity": 3, "cvt": 1, "foreign": 0, "iri": 0, "blank": 0, "literal": 2}
     assert json.loads((folder / "graph.json").read_text("utf-8"))["kinds"] == report["kinds"]
     assert not list(tmp_path.rglob("*.work"))
     one_hop_less = build(FILMS, tmp_path / "other", hops=1, cvt_is_hop=True)
-    assert open_graph(one_hop_less).entity_labels == ["1954", "m.0cvt", "m.0flm", "m.0htch"]
+    assert open_graph(one_hop_less).entity_labels == ['"1954"', "m.0cvt", "m.0flm", "m.0htch"]
 
 
 def in_reverse_and_twice(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -214,10 +214,11 @@ def test_all_who_bear_a_name_or_an_alias_are_found_in_all_files_and_mids_are_no_
     for dump, rows in zip(dumps, named, strict=True):
         dump.mkdir()
         write_rows(dump, "names", schemas.DUMP_NAMES, rows, 2)
+        write_rows(dump, "triples", schemas.DUMP_TRIPLES, [("m.0b1", "a.b", '"Ann"@en')], 2)
     found = labels_named(["Ann", "Annie", "Nobody", "m.0c1"], dumps, memory_limit="100MB", temp_directory=tmp_path)
-    assert found == {"Ann": ["m.0b1", "m.0c1", "m.0d2"], "Annie": ["m.0b1"]}
+    assert found == {"Ann": ['"Ann"@en', "m.0b1", "m.0c1", "m.0d2"], "Annie": ["m.0b1"]}
     keys = ["/en/annie", "/en/an", "Ann"]  # a key of Freebase is spelled as a name
     found = labels_named(keys, dumps, memory_limit="100MB", temp_directory=tmp_path)
-    assert found == {"/en/annie": ["m.0b1"], "Ann": ["m.0b1", "m.0c1", "m.0d2"]}
+    assert found == {"/en/annie": ["m.0b1"], "Ann": ['"Ann"@en', "m.0b1", "m.0c1", "m.0d2"]}
     (tmp_path / "names-00000.parquet").write_text("would fail if it were read")
     assert labels_named(["m.0c1"], [tmp_path], memory_limit="100MB", temp_directory=tmp_path) == {}

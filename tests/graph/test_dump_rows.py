@@ -21,8 +21,10 @@ from kgqa_core.graph.dump_rows import (
     read_rows,
 )
 from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
+from kgqa_core.graph.strings import XSD_STRING, literal_label
 from tests.graph import dump_lines as lines
 
+YEAR = '"1964"^^<http://www.w3.org/2001/XMLSchema#gYear>'
 OPTIONS = DumpOptions(types_as_triples=True)
 KINDS = lines.WELL_FORMED | lines.MALFORMED
 ALL = [one for ones in KINDS.values() for one in ones if len(one) < 300] + [lines.TRUNCATED]
@@ -31,6 +33,7 @@ ALL = [one for ones in KINDS.values() for one in ones if len(one) < 300] + [line
 PIECES = [bytes([byte]) for byte in b'<>"\\\t \r\n.@^#_:um08-\x00\x1f\x7f\x80\xbf\xc2\xe2\xed\xf0\xff']
 PIECES += [b"\\u00e9", b"\\ud83d", b"\\U0001F600", b"\\U00110000", b"\xed\xa0\x80", b"\xc3\xa9", b"\xe2\x82\xac"]
 PIECES += [b"^^<http://a>", b"@en", b"@de-x", b" .", b"\r\n", b"_:b", b"m.0b", b'""', b'> "', b"> <"]
+PIECES += [f"^^<{XSD_STRING}>".encode(), b"@EN"]
 PIECES += ["😀".encode(), lines.NAME.encode(), lines.TYPE.encode(), lines.NS.encode()]
 
 
@@ -62,17 +65,18 @@ def plain_rows(text: bytes, options: DumpOptions) -> dict[str, Any]:
         relation = label_of_iri(read.relation)
         found["relations"][relation] += 1
         use = OUTCOMES[options.use_of(relation)]
-        head, tail = label_of_iri(read.subject), read.object if read.is_literal else label_of_iri(read.object)
+        head, end = label_of_iri(read.subject), read.object if read.is_literal else label_of_iri(read.object)
+        tail = literal_label(end, read.datatype, read.language) if read.is_literal else end
         if use == "noise" or (use in ("name", "alias") and not read.is_literal):
             outcome = "noise"
         elif read.language is not None and read.language.lower() != options.language:
             outcome = "other_language"
             foreign |= {head} if use == "name" else set()
         else:
-            outcome = use if tail else "empty_text"
+            outcome = use if end else "empty_text"
         found["lines"][outcome] += 1
         if outcome in ("name", "alias"):
-            tables["names"].append((head, ("name", "alias").index(outcome), tail))
+            tables["names"].append((head, ("name", "alias").index(outcome), end))
         if outcome == "type":
             tables["types"].append((head, tail))
         if outcome == "triple" or (outcome == "type" and options.types_as_triples):
@@ -148,7 +152,7 @@ def test_lines_of_the_usual_forms_are_read_without_a_call_per_line(
     rows = contents(read_rows(b"\n".join(usual) + b"\n", OPTIONS))
     assert rows["lines"] == {"triple": 2, "name": 1, "other_language": 1, "noise": 1}
     assert rows["names"] == {("m.0bcd1", 0, 'Jürgen "> <" É'): 1, ("m.0bcd1", 2, None): 1}
-    assert rows["triples"] == {("m.0bcd1", "people.person.parents", tail): 1 for tail in ("m.02mjmr", "1964")}
+    assert rows["triples"] == {("m.0bcd1", "people.person.parents", tail): 1 for tail in ("m.02mjmr", YEAR)}
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
@@ -159,7 +163,7 @@ def test_texts_come_back(name: str, value: str) -> None:
     text = b"\n".join(lines.line(lines.HEAD, relation, f'"{one.translate(escapes)}"') for relation, one in said)
     rows = contents(read_rows(text, OPTIONS))
     assert rows["names"] == ({("m.0bcd1", 0, name): 1} if name else {})
-    assert rows["triples"] == ({("m.0bcd1", "people.person.parents", value): 1} if value else {})
+    assert rows["triples"] == ({("m.0bcd1", "people.person.parents", f'"{value}"'): 1} if value else {})
 
 
 @given(bent_texts())
@@ -183,3 +187,4 @@ def test_what_another_strict_parser_reads_is_read_the_same(text: bytes) -> None:
         if isinstance(triple.object, pyoxigraph.Literal):
             assert (found.is_literal, found.object) == (True, triple.object.value)
             assert (found.language or "").lower() == (triple.object.language or "")
+            assert (found.datatype or XSD_STRING) == triple.object.datatype.value or found.language

@@ -54,6 +54,7 @@ XML = f"""\
 """
 IN_A_GRAPH = LINES.replace(" .\n", f" <{EX}graph> .\n")
 TRIG = TURTLE.replace(":Ada :bornIn", ":graph { :Ada :bornIn", 1) + "}"
+BIRTH = '"1815-12-10"^^<http://www.w3.org/2001/XMLSchema#date>'
 FILES = {"nt": LINES, "nq": IN_A_GRAPH, "ttl": TURTLE, "trig": TRIG, "rdf": XML}
 
 
@@ -75,13 +76,13 @@ def test_every_syntax_gives_the_same_graph(tmp_path: Path, suffix: str) -> None:
     graph = open_graph(tmp_path / "graph")
     assert triples_of(graph) == {
         (f"{EX}Ada", f"{EX}bornIn", f"{EX}London"),
-        (f"{EX}Ada", f"{EX}bornOn", "1815-12-10"),
-        (f"{EX}London", f"{EX}motto", 'Domine "dirige" nosé'),
+        (f"{EX}Ada", f"{EX}bornOn", BIRTH),
+        (f"{EX}London", f"{EX}motto", '"Domine "dirige" nosé"@la'),
         (f"{EX}Ada", f"{EX}knows", "_:someone"),
         ("_:someone", f"{EX}knows", f"{EX}Ada"),
     }
     names = dict(zip(graph.entity_labels, graph.entity_names, strict=True))
-    assert (names[f"{EX}Ada"], names[f"{EX}London"], names["1815-12-10"]) == ("Ada Lovelace", "London", "1815-12-10")
+    assert (names[f"{EX}Ada"], names[f"{EX}London"], names[BIRTH]) == ("Ada Lovelace", "London", "1815-12-10")
     assert (report.num_triples, report.num_named, report.num_rejects) == (5, 2, 0)
 
 

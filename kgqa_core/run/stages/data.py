@@ -294,9 +294,9 @@ def _question_paths(run: Pipeline) -> list[Path]:
 
 STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
-    Stage("dump", 2, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
+    Stage("dump", 3, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
-    Stage("graph", 5, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
+    Stage("graph", 6, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 2, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
     Stage("questions", 4, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
