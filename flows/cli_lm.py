@@ -13,6 +13,7 @@ from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
     from flows.plan_scores import PlannerScore
+    from kgqa_core.run.pipeline import Pipeline
 
 
 def score_plans(
@@ -65,7 +66,14 @@ def _cells(figures: Mapping[str, float]) -> list[str]:
     return [f"{value:.0f}" if name.startswith("n") else f"{value:.2f}" for name, value in figures.items()]
 
 
-def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+def lm_info(
+    conf: Conf,
+    train: Annotated[
+        bool, typer.Option("--train", help="Estimate the memory of its tuning instead; needs only the config.json.")
+    ] = False,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
     """Show the run's language model: parameters, context, memory, and tokens per second as measured now.
 
     Makes the embedded model where it is not made yet.
@@ -73,6 +81,7 @@ def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
     \b
     Example:
       kgqa lm-info conf/metaqa-joint.yaml --set lm.path=models/Llama-2-7b --set lm.kind=local
+      kgqa lm-info conf/papers/rog-webqsp-lora.yaml --train
     """
     pipeline = open_run(conf, settings)
     with working("measuring"):
@@ -81,11 +90,23 @@ def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
 
         if "lm" in pipeline.specs:
             run_missing(pipeline, "lm")
-        facts = model_facts(pipeline)
+        facts = _tuning_facts(pipeline) if train else model_facts(pipeline)
     if as_json:
         print_json(facts)
     else:
-        print_table(f"Language model of {pipeline.config.name}", ("what", "value"), _readable(facts))
+        title = f"Tuning in {pipeline.config.name}, estimated" if train else f"Language model of {pipeline.config.name}"
+        print_table(title, ("what", "value"), _readable(facts))
+
+
+def _tuning_facts(pipeline: Pipeline) -> dict[str, Any]:
+    from flows.train_memory import training_memory
+    from kgqa_core.errors import ConfigError
+    from kgqa_core.run.open import base_weights
+
+    config, weights = pipeline.config, base_weights(pipeline)
+    if config.reasoner is None or weights is None:
+        raise ConfigError(f"run {config.name!r} tunes no model of its own: give it a section 'reasoner'")
+    return training_memory(weights.folder, config.reasoner, processes=config.runtime.processes)
 
 
 def _readable(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

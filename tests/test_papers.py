@@ -98,7 +98,7 @@ def test_every_component_is_the_same_or_says_why_not_and_names_what_is_there() -
 
 def test_systems_of_paths_show_each_on_a_line_as_the_papers_do(data: None) -> None:
     names = [path.name for path in PAPERS.glob("*.yaml") if path.name.startswith(("rog", "eperm", "fiske"))]
-    assert len(names) == 9
+    assert len(names) == 11
     for name in names:
         templates = read_prompts(read_config(PAPERS / name).prompts).templates
         assert all("{paths}" in templates[prompt].text for prompt in ("reason", "reason_scored")), name

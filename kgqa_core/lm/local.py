@@ -306,7 +306,7 @@ def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
     loaded = load(job.base, adapter=added, dtype="bfloat16" if half and is_lora else "float32", device=device)
     model = loaded.model.requires_grad_(True)  # peft froze what an adapter was added to
     if is_lora:
-        model = _with_lora(model, section, autocast=half)
+        model = with_lora(model, section, autocast=half)
         model.peft_config["default"].base_model_name_or_path = f"{job.base.name}-{base_sha256[:12]}"
         if job.adapter is not None:
             _go_on_from(model, job.adapter, section)
@@ -316,7 +316,7 @@ def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
     return Tunable(model, tokenizer, base_sha256, start_sha256, limit, precision)
 
 
-def _with_lora(model: Any, section: ReasonerSection, *, autocast: bool) -> Any:
+def with_lora(model: Any, section: ReasonerSection, *, autocast: bool) -> Any:
     """Return the model frozen, with float32 LoRA weights that do nothing yet.
 
     Where products are made under ``autocast``, peft's own casts before them would be for nothing. Raises ConfigError
