@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings
+from flows.cli_builds import builds
 from flows.cli_compare import compare, confidence
 from flows.cli_export import export
 from flows.cli_gc import gc
@@ -79,6 +80,9 @@ def show_version(wanted: bool) -> None:
 
         typer.echo(f"kgqa {version('kgqa')}")
         raise typer.Exit
+
+
+app.add_typer(builds, name="builds")
 
 
 @app.callback()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.cli_output import PERCENT, print_json, print_table, show_percent
+from flows.cli_output import PERCENT, print_json, print_table, say, show_percent
 from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
         from flows.run import run_missing
 
         run_missing(pipeline, "graph", "questions")
+        if pipeline.use_accepted():
+            say("The last build was not accepted: this is the accepted one.", err=True)
         report = read_lint(pipeline)
     print_json(report) if as_json else print_lint(report)
 

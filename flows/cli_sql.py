@@ -92,11 +92,9 @@ def artifacts_of(pipeline: Pipeline, *, refused: bool = False) -> dict[str, Arti
     """Return what a run has made, of the accepted build unless ``refused``; ArtifactError where there is nothing."""
     from kgqa_core.errors import ArtifactError
 
-    artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
-    if (accepted := pipeline.accepted_instead()) and not refused:
+    if not refused and pipeline.use_accepted():
         say("The last build was not accepted: this is the accepted one (--refused: the other).", err=True)
-        made_of_it = {key for key in artifacts if key.partition("-")[0] not in ("dataset", "dump", "topics")}
-        artifacts = {key: artifact for key, artifact in artifacts.items() if key not in made_of_it} | accepted
+    artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
     if not artifacts:
         raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
     return artifacts

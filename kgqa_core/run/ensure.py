@@ -99,6 +99,11 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
     both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
     if last and not set(both) >= NEEDED:
         _log.warning("the last accepted build is not whole any more: nothing to compare with")
+    if not accept and (left := pipeline.left_at({key: one.fingerprint for key, one in now.items()})):
+        raise DriftError(
+            f"readers of {pipeline.config.name!r} were taken back from this build at {left} (kgqa builds list CONF). "
+            "To go on from it all the same: kgqa build CONF --accept"
+        )
     if not set(both) >= NEEDED or all(last[key].content == now[key].content for key in both):
         pipeline.accept(now)
         return []
@@ -106,6 +111,7 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
     changes = worker(compare, title="compare builds", key=CHANGES, io=False)
     moved = [] if accept else _find_moved(pipeline, changes.artifact, last, now)
     if moved:
+        pipeline.refuse(now)
         raise DriftError(
             f"the new build of {pipeline.config.name!r} differs from the last one by more than dataset.drift allows:\n"
             f"{moved_table(moved)}\n"

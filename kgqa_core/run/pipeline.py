@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_file, read_artifact, write_json
+from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_file, hash_json, read_artifact, write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
@@ -66,6 +67,8 @@ class Pipeline:
         self._others: dict[Path, Pipeline] = {}
         self._last = self.home / "runs" / f"{config.name}.json"
         self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
+        self._builds = self.home / "runs" / "builds" / f"{config.name}.json"
+        self._instead: dict[str, Artifact] = {}  # stages of the accepted build, where readers want these
         for conf in {other.conf for spec in self.specs.values() for other in spec.depends_on_run.values()}:
             self.other_run(conf)  # what is wrong there is found before anything is made here
 
@@ -96,8 +99,8 @@ class Pipeline:
         """Return a stage's artifact if it is done; ``found`` as in ``recipe``."""
         found = {} if found is None else found
         if key not in found:
-            recipe = self.recipe(key, found)
-            found[key] = self.store.find(recipe) if recipe else None
+            recipe = None if key in self._instead else self.recipe(key, found)
+            found[key] = self.store.find(recipe) if recipe else self._instead.get(key)
         return found[key]
 
     def artifact(self, key: str) -> Artifact:
@@ -185,21 +188,74 @@ class Pipeline:
 
     def accept(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note these stages' artifacts as the build that the next one is compared with."""
-        note = {key: artifact.fingerprint for key, artifact in artifacts.items()}
+        note = _fingerprints(artifacts)
         if note != _read_json(self._accepted):
+            self._note_build("accepted", note)
             _write_note(self._accepted, note)
+
+    def refuse(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Note that these stages' artifacts were not accepted."""
+        self._note_build("refused", _fingerprints(artifacts))
+
+    def builds(self) -> list[dict[str, Any]]:
+        """Return what became of this run's builds, the oldest first.
+
+        Each line: ``when`` (UTC; None: not known), ``what`` (accepted, refused, rolled back), ``stages`` (key ->
+        fingerprint) and, of a rollback, ``left`` (the same of the build that readers had before).
+        """
+        lines: list[dict[str, Any]] = _read_json(self._builds).get("builds", [])
+        now = _read_json(self._accepted)
+        known = not now or any(line["stages"] == now for line in lines)
+        return lines if known else [{"when": None, "what": "accepted", "stages": now}, *lines]  # older than the list
+
+    def _note_build(self, what: str, stages: Mapping[str, str], **more: Mapping[str, str]) -> None:
+        lines, line = self.builds(), {"what": what, "stages": stages, **more}
+        if not lines or {**lines[-1], "when": None} != {"when": None, **line}:
+            when = datetime.now(UTC).isoformat(timespec="seconds")
+            _write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
+
+    def left_at(self, stages: Mapping[str, str]) -> str | None:
+        """Return when readers were taken back from a build, unless it was accepted since."""
+        about = [line for line in self.builds() if stages in (line.get("left"), line["stages"])]
+        return about[-1]["when"] if about and about[-1].get("left") == stages else None
+
+    def roll_back(self, to: str | None = None) -> dict[str, str]:
+        """Let readers have an earlier accepted build, the last one or that whose id begins with ``to``; return it.
+
+        Only notes change. Raises ConfigError where there is no such build, ArtifactError where its files are gone.
+        """
+        now = _read_json(self._accepted)
+        earlier = [line["stages"] for line in self.builds() if line["what"] != "refused" and line["stages"] != now]
+        wanted = [one for one in earlier if (build_id(one).startswith(to) if to else not self.left_at(one))]
+        if not wanted or (to and len(set(map(build_id, wanted))) > 1):
+            ids = ", ".join(dict.fromkeys(map(build_id, earlier))) or "none"
+            raise ConfigError(f"no one build to roll back to; accepted before: {ids}. kgqa builds list CONF says more")
+        stages: dict[str, str] = wanted[-1]
+        if gone := [key for key, name in stages.items() if not self.read_build({key: name})]:
+            raise ArtifactError(f"build {build_id(stages)} is not whole any more: {', '.join(gone)} was deleted")
+        write_json(self._accepted, stages)
+        self._note_build("rolled back", stages, left=now)
+        return stages
+
+    def read_build(self, stages: Mapping[str, Any]) -> dict[str, Artifact]:
+        """Return what is still there of a build: of stages by key, given by fingerprint."""
+        found = {key: self._read(self.specs[key].stage, one) for key, one in stages.items() if key in self.specs}
+        return {key: artifact for key, artifact in found.items() if artifact}
 
     def accepted(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build that are still there."""
-        note = {key: value for key, value in _read_json(self._accepted).items() if key in self.specs}
-        found = {key: self._read(self.specs[key].stage, value) for key, value in note.items()}
-        return {key: artifact for key, artifact in found.items() if artifact}
+        return self.read_build(_read_json(self._accepted))
 
     def accepted_instead(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build where what is there now is another one: it was not accepted."""
         found: dict[str, Artifact | None] = {}
         last = self.accepted()
         return {key: it for key, it in last.items() if (now := self.find(key, found)) and now.content != it.content}
+
+    def use_accepted(self) -> dict[str, Artifact]:
+        """Find the accepted build, and what was made of it, from now on; return ``accepted_instead``."""
+        self._instead = self.accepted_instead()
+        return self._instead
 
     def status(self) -> list[StageStatus]:
         """Say of every stage whether it is done, stale (built once for this run, of something else) or missing."""
@@ -280,6 +336,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def build_id(stages: Mapping[str, str]) -> str:
+    """Return what to call a build: a hash of the fingerprints of its stages."""
+    return hash_json(dict(stages))[:12]
+
+
+def _fingerprints(artifacts: Mapping[str, Artifact]) -> dict[str, str]:
+    return {key: artifact.fingerprint for key, artifact in artifacts.items()}
 
 
 def _write_note(path: Path, note: Mapping[str, Any]) -> None:

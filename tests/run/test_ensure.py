@@ -282,6 +282,8 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
         assert ("The last build was not accepted" in told.stderr) == (not more)
     status = CliRunner().invoke(app, ["status", str(towns)]).stdout
     assert "graph was not accepted; accepted is graph/" in status
+    linted = json.loads(CliRunner().invoke(app, ["lint", str(towns), "--json"]).stdout)
+    assert linted["graph"]["num_triples"] == 7
     accepted = kgqa("--accept")
     assert "not accepted" not in CliRunner().invoke(app, ["status", str(towns)]).stdout
     assert accepted.exit_code == 0

@@ -1,0 +1,81 @@
+"""``kgqa builds``: the history of accepted and refused builds, and going back to an earlier one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import DriftError
+from kgqa_core.run.pipeline import Pipeline
+from tests.run.test_ensure import NO_FLOOR, TRIPLES, build, towns, write_triples
+
+__all__ = ["towns"]
+
+
+def kgqa(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def listed(conf: Path) -> list[tuple[str, int | None, bool]]:
+    found = json.loads(kgqa("builds", "list", str(conf), "--json").stdout)["builds"]
+    return [(one["what"], one.get("triples"), one["current"]) for one in found]
+
+
+def triples_of(conf: Path) -> int:
+    answer = kgqa("sql", str(conf), "select count(*) from triples", "--json").stdout
+    return int(json.loads(answer)["rows"][0][0])
+
+
+def hashes(conf: Path) -> dict[str, str]:
+    files = sorted((Pipeline(read_config(conf)).home / "artifacts").rglob("*"))
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+
+
+def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Path) -> None:
+    assert listed(towns) == []
+    assert kgqa("builds", "rollback", str(towns)).exit_code == 2  # nothing to go back to
+    build(towns)
+    write_triples(towns, TRIPLES[:6])
+    build(towns)
+    write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
+    for _ in range(2):  # a refusal is noted once
+        with pytest.raises(DriftError):
+            build(towns, NO_FLOOR)
+    assert listed(towns) == [("accepted", 7, False), ("accepted", 6, True), ("refused", 4, False)]
+    assert triples_of(towns) == 6
+    before = hashes(towns)
+    back = kgqa("builds", "rollback", str(towns))
+    assert "no longer" in back.stdout
+    assert listed(towns)[-1] == ("rolled back", 7, True)
+    assert triples_of(towns) == 7
+    assert json.loads(kgqa("lint", str(towns), "--json").stdout)["graph"]["num_triples"] == 7
+    assert "graph was not accepted" in kgqa("status", str(towns)).stdout
+    assert kgqa("builds", "rollback", str(towns), "--to", "zzz").exit_code == 2
+    assert hashes(towns) == before
+
+    write_triples(towns, TRIPLES[:6])  # the build that was left is taken for no new one
+    with pytest.raises(DriftError, match=r"taken back from this build at .* --accept"):
+        build(towns)
+    assert triples_of(towns) == 7
+    build(towns, accept=True)
+    assert (triples_of(towns), listed(towns)[-1]) == (6, ("accepted", 6, True))
+    build(towns)
+
+
+def test_what_was_deleted_is_shown_and_cannot_be_gone_back_to(towns: Path) -> None:
+    build(towns)
+    write_triples(towns, TRIPLES[:6])
+    build(towns)
+    first = json.loads(kgqa("builds", "list", str(towns), "--json").stdout)["builds"][0]
+    (Pipeline(read_config(towns)).home / "artifacts/graph" / first["stages"]["graph"] / "manifest.json").unlink()
+    told = kgqa("builds", "rollback", str(towns), "--to", first["build"][:6])
+    assert (told.exit_code != 0, triples_of(towns)) == (True, 6)
+    assert "graph was deleted" in told.stderr
+    assert "gone" in kgqa("builds", "list", str(towns)).stdout
