@@ -117,7 +117,7 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
 
 def where_in_mlflow(shown: Published | None) -> list[str]:
     """Return what to open there, and where the files are: with a database as the store, that is said nowhere else."""
-    return [f"this run at {shown.page}", f"files in {shown.artifacts}"] if shown else []
+    return [f"this run at {shown.page}", f"all runs at {shown.table}", f"files in {shown.artifacts}"] if shown else []
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:

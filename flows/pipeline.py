@@ -137,7 +137,7 @@ def lacks_explorer(pipeline: Pipeline) -> bool:
 
 def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
     """Show what a run measured, or how it failed, in Prefect's UI, with a link to MLflow."""
-    link = f"[This run in MLflow]({shown.page})" if shown else ""
+    link = f"[This run in MLflow]({shown.page}) · [all runs]({shown.table})" if shown else ""
     write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,9 @@ PARAMS_AT_ONCE = 100
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 DIGEST_CHARACTERS = 36  # of a dataset
+VIEW = "kgqa"  # the table of runs as MLflow's UI shows it under this key: what its button Share writes, by the same tag
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+MOST_COLUMNS = 20
 ROWS_SHOWN = 500  # of a table in MLflow's UI, which loads it whole; the Parquet file beside it has all rows
 
 _log = logging.getLogger(__name__)
@@ -58,6 +61,7 @@ class Published:
     parent_run_id: str
     page: str  # of the run, in MLflow's UI
     artifacts: str  # where the files of its experiment go
+    table: str = ""  # all runs of its experiment, with their headline figures as columns
     created: tuple[str, ...] = ()  # fingerprints of the systems that it made
     present: tuple[str, ...] = ()  # fingerprints of those that an earlier run made
     versions: tuple[str, ...] = ()  # of registered models that are new: "kgqa-demo/1"
@@ -167,7 +171,8 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
 
 def _published(client: MlflowClient, uri: str, experiment: str, run_id: str) -> Published:
     artifacts = str(client.get_experiment(experiment).artifact_location)
-    return Published(mask(uri), run_id, run_address(uri, _page(experiment, run_id)), mask(artifacts))
+    table = run_address(uri, f"#/experiments/{experiment}/runs?viewStateShareKey={VIEW}")
+    return Published(mask(uri), run_id, run_address(uri, _page(experiment, run_id)), mask(artifacts), table)
 
 
 def _page(experiment: str, run_id: str) -> str:
@@ -190,6 +195,7 @@ def _publish_sweep(client: MlflowClient, experiment: str, sweep: SweepContent, p
     for point in sweep.points:
         run_id = _start(client, experiment, point, {**ours, "mlflow.parentRunId": parent})
         client.set_terminated(run_id, end_time=point.ended_ms)
+    _show_columns(client, experiment, [name for point in sweep.points for name in point.metrics])
     client.set_terminated(parent, end_time=sweep.whole.ended_ms)
     return parent
 
@@ -263,9 +269,19 @@ def _publish_flow(
     """Publish the run of the flow and return its id. It is finished before its children begin: a kill loses less."""
     if again := _find(client, experiment, {"flow_run_id": run.id, "kind": run_content.FLOW_KIND}, run.status):
         return again[0]  # this publication is tried a second time
-    run_id = _start(client, experiment, run_content.flow_content(run, stages), ours)
+    content = run_content.flow_content(run, stages)
+    run_id = _start(client, experiment, content, ours)
     client.set_terminated(run_id, status=run.status, end_time=run.ended_ms)
+    _show_columns(client, experiment, content.metrics)
     return run_id
+
+
+def _show_columns(client: MlflowClient, experiment: str, figures: Iterable[str]) -> None:
+    """Add figures to the columns of the view that is shared; the latest run's come first, where there are many."""
+    before = json.loads(client.get_experiment(experiment).tags.get(VIEW_TAG, "{}")).get("selectedColumns", [])
+    columns = list(dict.fromkeys([*(f"metrics.`{name}`" for name in figures), *before]))[:MOST_COLUMNS]
+    if columns and columns != before:
+        client.set_experiment_tag(experiment, VIEW_TAG, json.dumps({"selectedColumns": columns}))
 
 
 def _show_reused(

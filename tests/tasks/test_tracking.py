@@ -56,6 +56,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         published = told(publish(home, a_run(), stages))
     assert (published.created, published.present) == (BOTH, ())
     assert published.parent_run_id == seen(home)[1]["brave-otter-1"].info.run_id
+    experiment = seen(home)[0].get_experiment_by_name("demo")
+    columns = json.loads(experiment.tags["mlflow.sharedViewState.kgqa"])  # what MLflow's own button Share writes
+    assert columns == {"selectedColumns": ["metrics.`hits1`"]}
+    assert published.table.endswith(f"#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=kgqa")
     assert list(here.iterdir()) == []  # nothing is written outside the home
     return home
 
