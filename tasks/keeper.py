@@ -185,7 +185,7 @@ class Keeper:
 
     def _ask(self, what: str, body: Any) -> Any:
         """POST to Prefect's API."""
-        request = urllib.request.Request(
+        request = urllib.request.Request(  # noqa: S310 - our own server
             f"{self.services.prefect}/{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         local = urllib.request.build_opener(urllib.request.ProxyHandler({}))

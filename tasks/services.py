@@ -29,7 +29,7 @@ from tasks.leftovers import end_process, process_started, services_file
 from tasks.logs import worker_settings
 from tasks.mlflow_store import ensure_store, is_server, store_folder
 
-TOKEN = "KGQA_SERVICES"  # the environment variable by which every process of ours is known
+TOKEN = "KGQA_SERVICES"  # the environment variable by which every process of ours is known  # noqa: S105
 PREFECT, MLFLOW, KEEPER = "prefect", "mlflow", "keeper"
 DATABASES = (
     "PREFECT_API_DATABASE_CONNECTION_URL",
@@ -108,7 +108,7 @@ def plan_services(
         require_free(host, ports[name], f"--{name}-port")
     if MLFLOW in own and not given[MLFLOW] and DATABASES[2] not in os.environ:
         ensure_store(home)
-    reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
+    reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared, not bound
     urls = {PREFECT: f"http://{reached}:{prefect_port}/api", MLFLOW: f"http://{reached}:{mlflow_port}"}
     return Services(
         home=str(home),
