@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import InputError
+from kgqa_core.lm.folders import check_causal, read_json
 from kgqa_core.lm.local import with_lora
 
 TARGETS = 128  # tokens of an example that are answers: their logits are the only ones that are made
@@ -36,7 +37,7 @@ class Counted(TorchDispatchMode):
         self.live, self.peak, self._known = 0, 0, set[int]()
 
     def add(self, tensor: Tensor) -> None:
-        """Count a tensor's storage until it is freed, once whoever shares it."""
+        """Count a tensor's storage once, whoever shares it, until it is freed."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key not in self._known:
@@ -65,7 +66,8 @@ def training_memory(folder: Path, section: ReasonerSection, *, processes: int = 
     where the folder is none of a causal language model, ConfigError as a tuning would.
     """
     try:
-        config = AutoConfig.from_pretrained(folder)
+        check_causal(folder, read_json(folder / "config.json"))
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as problem:
         raise InputError(f"{folder} has no usable config.json, which is all that an estimate needs") from problem
     half, is_lora = section.precision != "float32", section.tuning == "lora"

@@ -158,7 +158,9 @@ class ReasonerSection(Section):
     gradient_checkpointing: bool = False
     phases: Annotated[tuple[PhaseSection, ...], Field(strict=False)] = ()  # such as planning first; empty: one
     num_evaluations: Annotated[int, Field(ge=1)] = 3  # on dev, evenly over the training
-    keep: Literal["best", "last"] = "best"  # weights: of the evaluation with the least mean dev loss, or the last
+    keep: Literal["best", "last"] = (
+        "best"  # weights: of the evaluation with the least dev loss (instructions by share), or the last
+    )
     dev_examples: Annotated[int, Field(ge=1)] = 500  # per instruction, at most
 
     @model_validator(mode="after")

@@ -89,7 +89,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} is an adapter, no model. Give its base model ({shorten(base)} when it was trained) "
                          "as the folder and this one as the adapter")  # fmt: skip
     config = read_json(folder / "config.json")
-    _check_causal(folder, config)
+    check_causal(folder, config)
     if any(folder.glob("*.safetensors")):
         return config
     names = [file.name for file in folder.iterdir() if file.suffix in PICKLED]
@@ -103,7 +103,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     raise InputError(f"{folder} has no *.safetensors{other}. Copy the model whole")
 
 
-def _check_causal(folder: Path, config: dict[str, Any]) -> None:
+def check_causal(folder: Path, config: dict[str, Any]) -> None:
+    """Raise InputError where a folder's config.json is of no causal language model that transformers has itself."""
     kind = config.get("model_type")
     if kind not in CAUSAL:
         raise InputError(

@@ -89,7 +89,7 @@ class Journal(TrainerCallback):
         identity: str,  # hash of all that the training is made of; states of another one are removed
         weights: dict[str, nn.Parameter],  # that are trained; those of a state that is found are put into them
         judge: Callable[[], dict[str, float]],  # returns the dev loss per instruction; empty without dev examples
-        shares: dict[str, float],  # instruction -> its weight in the training loss
+        shares: dict[str, float],  # instruction -> its weight in the training loss; 0: none is drawn
         steps: int,
         told: tuple[OnPoint, Progress],  # also what was told before a kill
     ) -> None:
@@ -179,7 +179,8 @@ class Journal(TrainerCallback):
         Each instruction counts by its share of the training: the few dev examples of a rare one are noise.
         """
         notes, total = self.notes, math.fsum(self._shares[name] for name in losses)
-        mean = math.fsum(self._shares[name] * loss for name, loss in losses.items()) / total
+        shares = self._shares if total else dict.fromkeys(losses, 1.0)  # dev has nothing of what is trained
+        mean = math.fsum(shares[name] * loss for name, loss in losses.items()) / (total or len(losses))
         if self._job.section.keep == "last":
             notes.dev_losses = losses
         elif notes.best is None or mean < notes.best[1]:
@@ -259,7 +260,7 @@ def tune(
                 [VERSION, key, tunable.start_sha256, section.model_dump(mode="json"), job.seed, job.device, count]
             ),
             weights=tunable.weights,
-            shares={name: float(tokens.weights[tokens.of(name, dev=False)].sum()) for name in tokens.names},
+            shares=tokens.shares(batches),
             judge=lambda: data.dev_losses(tunable.model, tokens, judged, **judging),
             steps=len(batches),
             told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),

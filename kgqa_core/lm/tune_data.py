@@ -97,6 +97,12 @@ class Tokens:
         """Return the examples of an instruction in a split."""
         return np.flatnonzero((self.instruction == self.names.index(instruction)) & (self.dev == dev))
 
+    def shares(self, batches: Int) -> dict[str, float]:
+        """Return how much each instruction counts in the loss of ``batches``: its target tokens by their weights."""
+        drawn = batches.ravel()
+        counted = np.bincount(self.instruction[drawn], self.weights[drawn] * self.num_targets[drawn], len(self.names))
+        return dict(zip(self.names, counted.tolist(), strict=True))
+
 
 def read_tokens(folder: Path) -> Tokens:
     """Return what ``write_tokens`` left."""

@@ -1,6 +1,6 @@
 """KAPING: the triples around the topics that are most like the question, in one prompt (Baek et al., 2023; §3).
 
-Nothing is trained, and nothing is walked but the neighbourhood: what the text encoder makes of single triples.
+Nothing is trained. The text encoder compares each triple of the neighbourhood with the question, one by one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import random
 import re
@@ -81,3 +83,14 @@ def test_shapes_tell_what_a_large_model_needs(tmp_path: Path) -> None:
     assert full["peak_bytes_if_sharded_over_8"] < full["peak_bytes_if_sharded_over_2"] < full["peak_bytes"]
     with pytest.raises(InputError, match=r"config\.json"):
         training_memory(tmp_path / "none", ReasonerSection())
+
+
+@pytest.mark.parametrize("config", [{"model_type": "t5"}, {"model_type": "odd", "auto_map": {"AutoConfig": "odd.Odd"}}])
+def test_a_folder_of_another_kind_is_refused_and_its_code_is_not_run(
+    tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "odd.py").write_text("raise SystemExit('run')\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(InputError, match=r"is no causal language model|cannot generate"):
+        training_memory(tmp_path, ReasonerSection())
