@@ -181,8 +181,8 @@ def match_answers(
     """Return the entities that answers stand for: candidates of that name first, then the graph's.
 
     ``candidates`` (name by entity id) are what the prompt showed, or plans reached: all that are called exactly so,
-    else all whatever their case. Of the graph's entities with one name the smallest id is meant. A name's final stop
-    counts where something is called so with it.
+    else all whatever their case. Of the graph's entities with one name the smallest id is meant, a literal last. A
+    name's final stop counts where something is called so with it.
     """
     exact: dict[str, list[int]] = {}  # "prince", a tag, is not "Prince", who directs
     folded: dict[str, list[int]] = {}
@@ -198,7 +198,8 @@ def match_answers(
         if graph is None:
             return []
         known = (graph.ids_of_name(form) or graph.ids_of_folded_name(form) for form in forms)
-        return list(next(filter(None, known), ())[:1])
+        named = sorted(next(filter(None, known), ()), key=lambda one: (graph.label_of(one).startswith('"'), one))
+        return named[:1]
 
     found: dict[int, None] = {}
     unmatched: list[str] = []

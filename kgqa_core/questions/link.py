@@ -68,16 +68,19 @@ def _is_boundary(text: str, place: int) -> bool:
     return not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum())
 
 
-def ids_of(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Return what ``value`` means: the entity of this label, else the literals of this text, else all of this name."""
+def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[int, ...]:
+    """Return what ``value`` means: the entity of this label, else the literals of this text, else all of this name.
+
+    As a topic, which has to lead on, it means what is no literal where that has the name, too.
+    """
     entity_id = graph.ids_of_label(value)
     named = graph.ids_of_name(value) if entity_id is None else (entity_id,)
-    return tuple(one for one in named if graph.label_of(one).startswith('"')) or named
+    return tuple(one for one in named if graph.label_of(one).startswith('"') is not topic) or named
 
 
 def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Return ``ids_of(value)``; LinkError with the five nearest names where there is none."""
-    found = ids_of(value, graph)
+    """Return what a topic means; LinkError with the five nearest names where that is nothing."""
+    found = ids_of(value, graph, topic=True)
     if not found:
         fault = f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count)."
         raise _link_error(fault, value, graph)
@@ -175,7 +178,7 @@ class Resolver:
 
     def __init__(self, graph: KnowledgeGraph) -> None:
         self.graph = graph
-        self.ids_of = lru_cache(maxsize=2**20)(lambda value: ids_of(value, graph))
+        self.ids_of = lru_cache(maxsize=2**20)(lambda value, topic=False: ids_of(value, graph, topic=topic))
         self._relations = {label: relation for relation, label in enumerate(graph.relation_labels)}
         given = enumerate(graph.inverse_labels, graph.num_relations)
         self._relations |= {label: relation for relation, label in given if label is not None}
@@ -228,7 +231,7 @@ class Resolver:
             claimed = [(span, " ") for name in claims for span in spans_of(raw.text, name)]
             mention = find_mention(mask_spans(raw.text, claimed), self.graph)
             return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention[1]
-        topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
+        topics = {entity for topic in raw.topics for entity in self.ids_of(topic, topic=True)}
         if not topics and raw.link and (mention := find_mention(raw.text, self.graph)) is not None:
             return mention[1]
         return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=next(iter(raw.topics), ""))

@@ -24,9 +24,12 @@ LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
 FACT = re.compile(r"(Q\d+)\t([PR])(\d+)\t([^\t]+)\t([^\t]*\S[^\t]*)")
 DECLARED = re.compile(r"\bPREFIX\s+([\w-]*):\s*<([^>]+)>", re.IGNORECASE)
 CLASS = re.compile(
-    r"(?:[:/]P(?:31|279)>?[*+]?|\ba|\brdf:type)\s+(?:<[^>]*>|[\w-]+:\S+)"
+    r"(?:[:/]P(?:31|279)>?[*+]?|(?<![\w?$:<>/.-])a|\brdf:type)\s+(?:<[^>]*>|[\w-]+:\S+)"
 )  # what something is an instance of
-TERM = re.compile(r"<([^<>\s]+)>|(?<![\w<:])([\w-]+):([\w.,'()%/-]*[\w)])")
+TERM = re.compile(  # an IRI, or prefix:name with brackets in pairs or escaped
+    r"<([^<>\s]+)>|(?<![\w<:])([\w-]+):"
+    r"((?:[\w.%/:'-]|,(?=_)|\\[^\w\s]|\([^()\s]*\))*(?:\w|\\[^\w\s]|\([^()\s]*\)))"
+)
 
 
 def read_simple_questions(file: QuestionFile) -> Iterator[Placed]:
@@ -58,19 +61,25 @@ class _Answer:
 class _Question:
     id: Text
     question: list[dict[str, Any]]  # a wording per language
-    sparql: str = Field("", validation_alias=AliasPath("query", "sparql"))
+    sparql: str | None = Field("", validation_alias=AliasPath("query", "sparql"))
     answers: list[_Answer] = Field(default_factory=list)
 
 
 def make_qald(read: _Question, number: int) -> RawQuestion | Fault:
     """Return one question in English: topics are what its query names, but for classes; yes and no are answers."""
-    text = next((str(one.get("string", "")).strip() for one in read.question if one.get("language") == "en"), "")
+    text = next((str(one.get("string") or "").strip() for one in read.question if one.get("language") == "en"), "")
     if not text:
         return Fault("no wording in English")
-    found = [str(one.get("value", "")) for answer in read.answers for row in answer.rows for one in row.values()]
+    rows = [row for answer in read.answers for row in answer.rows]
+    found = [  # ``uriLabel`` is the name of ``uri``
+        str(one.get("value", ""))
+        for row in rows
+        for variable, one in row.items()
+        if not (variable.endswith("Label") and variable.removesuffix("Label") in row)
+    ]
     said = [str(answer.boolean).lower() for answer in read.answers if answer.boolean is not None]
     return RawQuestion(
-        read.id, text, tuple(dict.fromkeys(filter(None, found + said))), topics_of(read.sparql), keep=True
+        read.id, text, tuple(dict.fromkeys(filter(None, found + said))), topics_of(read.sparql or ""), keep=True
     )
 
 
@@ -78,7 +87,7 @@ def topics_of(sparql: str) -> tuple[str, ...]:
     """Return the IRIs of the items and resources that a query names, in its order; but no class."""
     known = NAMESPACES | dict(DECLARED.findall(sparql))
     body = CLASS.sub(" ", DECLARED.sub(" ", sparql))
-    named = (iri or known.get(prefix, "") + rest for iri, prefix, rest in TERM.findall(body))
+    named = (iri or known.get(prefix, "") + re.sub(r"\\(.)", r"\1", rest) for iri, prefix, rest in TERM.findall(body))
     return tuple(dict.fromkeys(iri for iri in named if iri.startswith(tuple(NAMESPACES.values()))))
 
 

@@ -99,7 +99,7 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
     both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
     if last and not set(both) >= NEEDED:
         _log.warning("the last accepted build is not whole any more: nothing to compare with")
-    if not accept and (left := pipeline.left_at({key: one.fingerprint for key, one in now.items()})):
+    if not accept and (left := pipeline.left_at(now)):
         raise DriftError(
             f"readers of {pipeline.config.name!r} were taken back from this build at {left} (kgqa builds list CONF). "
             "To go on from it all the same: kgqa build CONF --accept"

@@ -214,10 +214,12 @@ class Pipeline:
             when = datetime.now(UTC).isoformat(timespec="seconds")
             _write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
-    def left_at(self, stages: Mapping[str, str]) -> str | None:
-        """Return when readers were taken back from a build, unless it was accepted since."""
-        about = [line for line in self.builds() if stages in (line.get("left"), line["stages"])]
-        return about[-1]["when"] if about and about[-1].get("left") == stages else None
+    def left_at(self, build: Mapping[str, Artifact]) -> str | None:
+        """Return when readers were taken back from a build, or one of its content, unless it was accepted since."""
+        content = _contents(build)
+        found = [(line, _contents(self.read_build(line.get("left") or {}))) for line in self.builds()]
+        about = [(line, left) for line, left in found if content in (left, _contents(self.read_build(line["stages"])))]
+        return about[-1][0]["when"] if about and about[-1][1] == content else None
 
     def roll_back(self, to: str | None = None) -> dict[str, str]:
         """Let readers have an earlier accepted build, the last one or that whose id begins with ``to``; return it.
@@ -226,7 +228,9 @@ class Pipeline:
         """
         now = _read_json(self._accepted)
         earlier = [line["stages"] for line in self.builds() if line["what"] != "refused" and line["stages"] != now]
-        wanted = [one for one in earlier if (build_id(one).startswith(to) if to else not self.left_at(one))]
+        wanted = [
+            one for one in earlier if (build_id(one).startswith(to) if to else not self.left_at(self.read_build(one)))
+        ]
         if not wanted or (to and len(set(map(build_id, wanted))) > 1):
             ids = ", ".join(dict.fromkeys(map(build_id, earlier))) or "none"
             raise ConfigError(f"no one build to roll back to; accepted before: {ids}. kgqa builds list CONF says more")
@@ -341,6 +345,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 def build_id(stages: Mapping[str, str]) -> str:
     """Return what to call a build: a hash of the fingerprints of its stages."""
     return hash_json(dict(stages))[:12]
+
+
+def _contents(build: Mapping[str, Artifact]) -> dict[str, str]:
+    return {key: artifact.content for key, artifact in build.items()}
 
 
 def _fingerprints(artifacts: Mapping[str, Artifact]) -> dict[str, str]:

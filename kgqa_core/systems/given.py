@@ -84,7 +84,7 @@ class Given(System):
         Of entities that share a name those are meant between which the path leads; of several ways the first counts.
         """
         graph, none = self.search.graph, ReasoningPath()
-        ways = [(none, start) for start in ids_of(path[0], graph)]
+        ways = [(none, start) for start in ids_of(path[0], graph, topic=True)]
         for label, name in zip(path[1::2], path[2::2], strict=True):
             relations = to_relations(graph, (label,)) or ()
             both = [*relations, *((one + graph.num_relations) % graph.identity for one in relations)]

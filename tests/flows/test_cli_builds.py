@@ -63,6 +63,8 @@ def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Pa
     write_triples(towns, TRIPLES[:6])  # the build that was left is taken for no new one
     with pytest.raises(DriftError, match=r"taken back from this build at .* --accept"):
         build(towns)
+    with pytest.raises(DriftError, match="taken back from this build"):  # nor the same data under another recipe
+        build(towns, "dataset.questions.max_reject_ratio=0.2")
     assert triples_of(towns) == 7
     build(towns, accept=True)
     assert (triples_of(towns), listed(towns)[-1]) == (6, ("accepted", 6, True))

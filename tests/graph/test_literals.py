@@ -12,6 +12,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.closure import build_from_dump
 from kgqa_core.graph.dump import parse_dump
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.instructions.answers import match_answers
 from kgqa_core.questions.link import ids_of
 
 NS, XSD = "http://rdf.freebase.com/ns/", "http://www.w3.org/2001/XMLSchema#"
@@ -93,3 +94,11 @@ def test_a_literal_comes_before_what_is_called_like_it(tmp_path: Path) -> None:
     graph = graph_of("freebase", tmp_path, f"{named}<{NS}m.0a1> <{NS}book.title> <{NS}m.0f1> .\n")
     assert ids_of("1984", graph) == (graph.ids_of_label('"1984"'),)
     assert ids_of("m.0f1", graph) == (graph.ids_of_label("m.0f1"),)
+
+
+def test_a_topic_is_what_is_called_so_before_it_is_a_literal(tmp_path: Path) -> None:
+    london, name = "<http://x.org/London>", "http://xmlns.com/foaf/0.1/name"
+    graph = graph_of("nt", tmp_path, f'{london} <{LABEL}> "London"@en .\n{london} <{name}> "London" .\n')
+    (city,), (text,) = ids_of("London", graph, topic=True), ids_of("London", graph)
+    assert (graph.label_of(city), graph.label_of(text)) == ("http://x.org/London", '"London"')
+    assert match_answers(["London"], {}, graph).entities == (city,)  # nor does a model mean the text

@@ -67,7 +67,7 @@ def qald(text: str, sparql: str, *answers: dict[str, Any], language: str = "en")
 
 def bindings(*values: str) -> dict[str, Any]:
     """Return an answer as an endpoint says it."""
-    rows = [{"uri": {"type": "uri", "value": value}} for value in values]
+    rows = [{"uri": {"type": "uri", "value": value}, "uriLabel": {"value": "its name"}} for value in values]
     return {"head": {"vars": ["uri"]}, "results": {"bindings": rows}}
 
 
@@ -76,7 +76,7 @@ def test_qald_takes_the_english_wording_and_what_the_query_names(tmp_path: Path,
         qald("Who was born in Port Amber?", "SELECT ?uri WHERE { ?uri wdt:P31 wd:Q5 ; wdt:P19 wd:Q2 }",
              bindings(ITEM + "Q1", ITEM + "Q3")),
         qald("Was Ada Moon born there?", f"ASK {{ <{ITEM}Q1> <{PROPERTY}P19> ?x }}", {"head": {}, "boolean": True}),
-        qald("Wo?", "", language="fr"),
+        {**qald("Wo?", ""), "question": [{"language": "en", "string": None}], "query": {"sparql": None}},
     ]  # fmt: skip
     path = write_json(tmp_path / "all.json", {"dataset": {"id": "qald"}, "questions": asked})
     (born, told), (reject,) = load_question_file(path, format="qald", graph=truthy)
@@ -100,6 +100,11 @@ def test_a_file_of_queries_without_answers_is_an_error(tmp_path: Path) -> None:
         ("SELECT ?x { res:Berlin dbo:mayor ?x . ?x a dbo:Person ; rdf:type res:Thing }", [RESOURCE + "Berlin"]),
         ("SELECT ?x { <" + RESOURCE + "AC/DC> dbo:genre ?x }", [RESOURCE + "AC/DC"]),
         ("SELECT ?x { ?x dbo:author dbr:J._R._R._Tolkien. FILTER(?x > 3) }", [RESOURCE + "J._R._R._Tolkien"]),
+        ("SELECT ?a { ?a wdt:P31 wd:Q5 . wd:Q64 wdt:P6 ?a }", [ITEM + "Q64"]),
+        ("SELECT ?x { ?x wdt:P1 wd:Q5,wd:Q6 FILTER(?x = wd:Q7) }", [ITEM + "Q5", ITEM + "Q6", ITEM + "Q7"]),
+        ("SELECT (COUNT(dbr:Foo) AS ?n) { dbr:Bar_(x) dbo:a ?n }", [RESOURCE + "Foo", RESOURCE + "Bar_(x)"]),
+        ("SELECT ?x { ?x dbo:a dbr:Dr._No_\\(film\\) }", [RESOURCE + "Dr._No_(film)"]),
+        ("SELECT ?x { ?x dct:subject dbr:Category:Foo }", [RESOURCE + "Category:Foo"]),
         ("", []),
     ],
 )  # fmt: skip
