@@ -132,7 +132,7 @@ SYSTEM_CALLS = _table(
     num_tokens=COUNT,  # given
     confidence=_null(NUMBER),  # 0..1: mean probability of a token of the first text, or the best option's share
 )
-DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels; of literals: graph.strings.literal_label
+DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels; of literals: graph.dump_rows.literal_label
 DUMP_TYPES = _table(entity=TEXT, type=TEXT)
 DUMP_NAMES = _table(
     entity=TEXT,

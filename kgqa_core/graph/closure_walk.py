@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.build import BuildLimits, connect, write_ordered
-from kgqa_core.graph.strings import LITERAL
+from kgqa_core.graph.dump_rows import LITERAL
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
 MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"

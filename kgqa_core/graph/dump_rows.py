@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED
-from kgqa_core.graph.strings import XSD_STRING, literal_label
 
 NS = "http://rdf.freebase.com/ns/"  # left out of labels
 KEY, KEY_LABEL = "http://rdf.freebase.com/key/", "key/"
+XSD_STRING = "http://www.w3.org/2001/XMLSchema#string"  # the same as no datatype
+LITERAL = r'(?s)^"(.*)"(?:\^\^<([^"]*)>|@([^"]*))?$'  # ``literal_label``: text, datatype, language; RE2's as well
 
 _UCHAR = (  # no surrogates, nothing beyond U+10FFFF
     r"\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
@@ -64,6 +65,17 @@ _CHARACTERS = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f", '"': '"', 
 _ESCAPED = str.maketrans({"\n": r"\n", "\r": r"\r", '"': r"\"", "\\": r"\\"})
 _ODD = rf'\\|"@[^"]*[A-Z][^"]*$|"\^\^<{XSD_STRING}>$'  # in the label of a literal as a file writes it
 _BAD_IN_IRI = re.compile(r'[\x00-\x20<>"{}|^`\\]')
+
+
+def literal_label(text: str, datatype: str | None = None, language: str | None = None) -> str:
+    """Return the label of a literal: as N-Triples writes it, without escapes.
+
+    So no IRI has it, and literals of one text that differ in datatype or language are apart. The last quote ends the
+    text. A plain text is one of datatype xsd:string; case does not count in languages (RDF 1.1 Concepts, 3.3).
+    """
+    if language:
+        return f'"{text}"@{language.lower()}'
+    return f'"{text}"^^<{datatype}>' if datatype and datatype != XSD_STRING else f'"{text}"'
 
 
 class Statement(NamedTuple):

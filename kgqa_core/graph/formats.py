@@ -113,7 +113,7 @@ class GraphFormat:
     cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
     find: Callable[[Path, tuple[str, ...], Layout], Fields] | None = None  # where a file's columns are
     unpacks: bool = False  # is a gzip unpacked before it is cut?
-    tells_terms: bool = False  # do labels tell what is a literal? See ``strings.literal_label``
+    tells_terms: bool = False  # do labels tell what is a literal? See ``dump_rows.literal_label``
     parser_of: Callable[[Path], Any] = lambda path: None  # (file) -> ``nsm.Parse``, of lines that bring a subgraph each
 
 

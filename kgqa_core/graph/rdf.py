@@ -1,6 +1,6 @@
 """RDF through pyoxigraph: N-Triples, N-Quads, Turtle, TriG and RDF/XML, also with .gz behind; the suffix says which.
 
-An IRI is its own label; a literal's is ``strings.literal_label``; a blank node's is ``_:`` and its name in the file, or
+An IRI is its own label; a literal's is ``dump_rows.literal_label``; a blank node's is ``_:`` and its name in the file, or
 ``_:[7]`` for the seventh that has none.
 Triples of all named graphs count alike. ``rdfs:label`` in English, or without a language, is the name; of two the first
 in byte order. Labels in other languages are left out.
@@ -23,9 +23,9 @@ import pyoxigraph as ox
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph import formats
+from kgqa_core.graph.dump_rows import literal_label
 from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject
 from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
-from kgqa_core.graph.strings import literal_label
 
 SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,

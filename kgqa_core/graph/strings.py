@@ -18,20 +18,6 @@ FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the finaliser of splitmix64
 LANES = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)  # a start for each of the two sums
 
-XSD_STRING = "http://www.w3.org/2001/XMLSchema#string"  # the same as no datatype
-LITERAL = r'(?s)^"(.*)"(?:\^\^<([^"]*)>|@([^"]*))?$'  # ``literal_label``: text, datatype, language; RE2's as well
-
-
-def literal_label(text: str, datatype: str | None = None, language: str | None = None) -> str:
-    """Return the label of a literal: as N-Triples writes it, without escapes.
-
-    So no IRI has it, and literals of one text that differ in datatype or language are apart. The last quote ends the
-    text. A plain text is one of datatype xsd:string; case does not count in languages (RDF 1.1 Concepts, 3.3).
-    """
-    if language:
-        return f'"{text}"@{language.lower()}'
-    return f'"{text}"^^<{datatype}>' if datatype and datatype != XSD_STRING else f'"{text}"'
-
 
 def write_string_indexes(entities: Path, folder: Path) -> None:
     """Write what lookups by label, name and case-folded name need, from a Parquet file of schemas.ENTITIES.

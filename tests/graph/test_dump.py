@@ -19,8 +19,7 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump import DumpReport, parse_dump
-from kgqa_core.graph.dump_rows import DumpOptions, Statement, label_of_iri, parse_line
-from kgqa_core.graph.strings import literal_label
+from kgqa_core.graph.dump_rows import DumpOptions, Statement, label_of_iri, literal_label, parse_line
 from tests.graph import dump_lines as lines
 
 KINDS = lines.WELL_FORMED | lines.MALFORMED

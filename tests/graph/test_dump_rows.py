@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from kgqa_core.graph import dump_rows
 from kgqa_core.graph.dump_rows import (
     OUTCOMES,
+    XSD_STRING,
     DumpOptions,
     Rows,
     Statement,
     label_of_iri,
+    literal_label,
     parse_line,
     read_rows,
 )
 from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
-from kgqa_core.graph.strings import XSD_STRING, literal_label
 from tests.graph import dump_lines as lines
 
 YEAR = '"1964"^^<http://www.w3.org/2001/XMLSchema#gYear>'
