@@ -1,7 +1,7 @@
 """RDF through pyoxigraph: N-Triples, N-Quads, Turtle, TriG and RDF/XML, also with .gz behind; the suffix says which.
 
-An IRI is its own label; a literal's is ``dump_rows.literal_label``; a blank node's is ``_:`` and its name in the file, or
-``_:[7]`` for the seventh that has none.
+An IRI is its own label; a literal's is ``dump_rows.literal_label``; a blank node's is ``_:`` and its name in the file,
+or ``_:[7]`` for the seventh that has none.
 Triples of all named graphs count alike. ``rdfs:label`` in English, or without a language, is the name; of two the first
 in byte order. Labels in other languages are left out.
 
