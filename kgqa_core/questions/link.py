@@ -75,6 +75,8 @@ def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[i
     """
     entity_id = graph.ids_of_label(value)
     named = graph.ids_of_name(value) if entity_id is None else (entity_id,)
+    if len(named) < 2:  # nearly always
+        return named
     return tuple(one for one in named if graph.label_of(one).startswith('"') is not topic) or named
 
 
