@@ -59,7 +59,8 @@ def test_it_is_what_was_measured_within_15_percent(tmp_path: Path, tuning: str, 
     job, warm = tunable(tmp_path / "job", section, **SIZES), tunable(tmp_path / "warm", section, hidden_size=32)
     told = [one.model_dump_json() for one in (warm, job)]
     code = "import sys; from tests.flows.test_train_memory import measure; measure(*sys.argv[1:])"
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back at once
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back at once
     done = subprocess.run(
         [sys.executable, "-c", code, *told], capture_output=True, text=True, env=environment, check=True
     )
