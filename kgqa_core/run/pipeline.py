@@ -190,36 +190,40 @@ class Pipeline:
         """Note these stages' artifacts as the build that the next one is compared with."""
         note = _fingerprints(artifacts)
         if note != _read_json(self._accepted):
-            self._note_build("accepted", note)
+            self._note_build("accepted", artifacts)
             _write_note(self._accepted, note)
 
     def refuse(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note that these stages' artifacts were not accepted."""
-        self._note_build("refused", _fingerprints(artifacts))
+        self._note_build("refused", artifacts)
 
     def builds(self) -> list[dict[str, Any]]:
         """Return what became of this run's builds, the oldest first.
 
         Each line: ``when`` (UTC; None: not known), ``what`` (accepted, refused, rolled back), ``stages`` (key ->
-        fingerprint) and, of a rollback, ``left`` (the same of the build that readers had before).
+        fingerprint), ``content`` (a hash of what they hold, which another recipe may hold, too) and, of a rollback,
+        ``left`` and ``left_content``: the same of the build that readers had before.
         """
         lines: list[dict[str, Any]] = _read_json(self._builds).get("builds", [])
         now = _read_json(self._accepted)
         known = not now or any(line["stages"] == now for line in lines)
-        return lines if known else [{"when": None, "what": "accepted", "stages": now}, *lines]  # older than the list
+        first = {"when": None, "what": "accepted", "stages": now, "content": _content(self.accepted())}
+        return lines if known else [first, *lines]  # accepted before there was a list
 
-    def _note_build(self, what: str, stages: Mapping[str, str], **more: Mapping[str, str]) -> None:
-        lines, line = self.builds(), {"what": what, "stages": stages, **more}
+    def _note_build(self, what: str, build: Mapping[str, Artifact], **more: Any) -> None:
+        line = {"what": what, "stages": _fingerprints(build), "content": _content(build), **more}
+        lines = self.builds()
         if not lines or {**lines[-1], "when": None} != {"when": None, **line}:
             when = datetime.now(UTC).isoformat(timespec="seconds")
             _write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
     def left_at(self, build: Mapping[str, Artifact]) -> str | None:
         """Return when readers were taken back from a build, or one of its content, unless it was accepted since."""
-        content = _contents(build)
-        found = [(line, _contents(self.read_build(line.get("left") or {}))) for line in self.builds()]
-        about = [(line, left) for line, left in found if content in (left, _contents(self.read_build(line["stages"])))]
-        return about[-1][0]["when"] if about and about[-1][1] == content else None
+        return self._left_at(_content(build))
+
+    def _left_at(self, content: str) -> str | None:
+        about = [line for line in self.builds() if content in (line["content"], line.get("left_content"))]
+        return about[-1]["when"] if about and about[-1].get("left_content") == content else None
 
     def roll_back(self, to: str | None = None) -> dict[str, str]:
         """Let readers have an earlier accepted build, the last one or that whose id begins with ``to``; return it.
@@ -227,18 +231,23 @@ class Pipeline:
         Only notes change. Raises ConfigError where there is no such build, ArtifactError where its files are gone.
         """
         now = _read_json(self._accepted)
-        earlier = [line["stages"] for line in self.builds() if line["what"] != "refused" and line["stages"] != now]
-        wanted = [
-            one for one in earlier if (build_id(one).startswith(to) if to else not self.left_at(self.read_build(one)))
-        ]
-        if not wanted or (to and len(set(map(build_id, wanted))) > 1):
-            ids = ", ".join(dict.fromkeys(map(build_id, earlier))) or "none"
-            raise ConfigError(f"no one build to roll back to; accepted before: {ids}. kgqa builds list CONF says more")
-        stages: dict[str, str] = wanted[-1]
-        if gone := [key for key, name in stages.items() if not self.read_build({key: name})]:
-            raise ArtifactError(f"build {build_id(stages)} is not whole any more: {', '.join(gone)} was deleted")
+        earlier = {  # the last one first
+            build_id(line["stages"]): line
+            for line in reversed(self.builds())
+            if line["what"] != "refused" and line["stages"] != now
+        }
+        left = {name for name, line in earlier.items() if self._left_at(line["content"])}
+        wanted = [name for name in earlier if (name.startswith(to) if to else name not in left)]
+        if not wanted or (to and len(wanted) > 1):
+            ids = ", ".join(f"{name} (rolled back from)" if name in left else name for name in earlier) or "none"
+            raise ConfigError(f"no one build to roll back to; accepted before: {ids}. Name one: --to BUILD")
+        stages: dict[str, str] = earlier[wanted[0]]["stages"]
+        build = self.read_build(stages)
+        if gone := stages.keys() - build.keys():
+            raise ArtifactError(f"build {wanted[0]} is not whole any more: {', '.join(sorted(gone))} was deleted")
+        about = {"left": now, "left_content": _content(self.accepted())}
         write_json(self._accepted, stages)
-        self._note_build("rolled back", stages, left=now)
+        self._note_build("rolled back", build, **about)
         return stages
 
     def read_build(self, stages: Mapping[str, Any]) -> dict[str, Artifact]:
@@ -347,8 +356,8 @@ def build_id(stages: Mapping[str, str]) -> str:
     return hash_json(dict(stages))[:12]
 
 
-def _contents(build: Mapping[str, Artifact]) -> dict[str, str]:
-    return {key: artifact.content for key, artifact in build.items()}
+def _content(build: Mapping[str, Artifact]) -> str:
+    return hash_json({key: artifact.content for key, artifact in build.items()})
 
 
 def _fingerprints(artifacts: Mapping[str, Artifact]) -> dict[str, str]:

@@ -66,6 +66,7 @@ def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Pa
     with pytest.raises(DriftError, match="taken back from this build"):  # nor the same data under another recipe
         build(towns, "dataset.questions.max_reject_ratio=0.2")
     assert triples_of(towns) == 7
+    assert "(rolled back from)" in kgqa("builds", "rollback", str(towns)).stderr
     build(towns, accept=True)
     assert (triples_of(towns), listed(towns)[-1]) == (6, ("accepted", 6, True))
     build(towns)
