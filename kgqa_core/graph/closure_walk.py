@@ -211,21 +211,23 @@ def _read_relations(dump: Path) -> list[str]:
 def labels_named(
     names: Sequence[str], dumps: Sequence[Path], *, memory_limit: str, temp_directory: Path
 ) -> dict[str, list[str]]:
-    """Return, of the texts that are names, aliases or literals in a dump, the labels of what bears them, sorted.
+    """Return, of the texts that are names or aliases in a dump, or else literals, the labels that bear them, sorted.
 
     A text that is a MID is taken for no name: where all are, as in WebQSP, the parts of a dump need not be read. Keys
     of Freebase (``/en/ada_lovelace``) are not kept of a dump, but they are spelled as the names that they are made of.
+    Triples, which are most of a dump, are read only where a text is no name.
     """
     wanted = sorted(name for name in set(names) if not re.fullmatch(MID, name))
-    views = {"given": _files(dumps, "names"), "triple": _files(dumps, "triples")}
-    if not wanted or not all(views.values()):
-        return {}
-    with connect(memory_limit, temp_directory, views) as connection:
-        connection.register("wanted", pa.table({"name": wanted}))
-        spelled = "'/en/' || trim(regexp_replace(lower(name), '[^a-z0-9]+', '_', 'g'), '_')"
-        has_keys = any(name.startswith("/en/") for name in wanted)
-        keys = f"union all select {spelled}, entity from given" if has_keys else ""
-        query = "select name, list(distinct entity order by entity) from called semi join wanted using (name)"
-        literals = f"select regexp_extract(tail, '{LITERAL}', 1) as name, tail from triple where tail[1] = '\"'"
-        called = f"with called as (select name, entity from given {keys} union all {literals})"
-        return dict(connection.sql(f"{called} {query} group by name order by name").fetchall())
+    spelled = "'/en/' || trim(regexp_replace(lower(name), '[^a-z0-9]+', '_', 'g'), '_')"
+    has_keys = any(name.startswith("/en/") for name in wanted)
+    keys = f" union all select {spelled}, entity from part" if has_keys else ""
+    literals = f"select regexp_extract(tail, '{LITERAL}', 1) as name, tail as entity from part where tail[1] = '\"'"
+    found: dict[str, list[str]] = {}
+    for kind, called in (("names", f"select name, entity from part{keys}"), ("triples", literals)):
+        left = [name for name in wanted if name not in found and not (kind == "triples" and name.startswith("/en/"))]
+        if left and (parts := _files(dumps, kind)):
+            with connect(memory_limit, temp_directory, {"part": parts}) as connection:
+                connection.register("wanted", pa.table({"name": left}))
+                query = "select name, list(distinct entity order by entity) from called semi join wanted using (name)"
+                found |= connection.sql(f"with called as ({called}) {query} group by name").fetchall()
+    return dict(sorted(found.items()))

@@ -214,11 +214,17 @@ def test_all_who_bear_a_name_or_an_alias_are_found_in_all_files_and_mids_are_no_
     for dump, rows in zip(dumps, named, strict=True):
         dump.mkdir()
         write_rows(dump, "names", schemas.DUMP_NAMES, rows, 2)
-        write_rows(dump, "triples", schemas.DUMP_TRIPLES, [("m.0b1", "a.b", '"Ann"@en')], 2)
-    found = labels_named(["Ann", "Annie", "Nobody", "m.0c1"], dumps, memory_limit="100MB", temp_directory=tmp_path)
-    assert found == {"Ann": ['"Ann"@en', "m.0b1", "m.0c1", "m.0d2"], "Annie": ["m.0b1"]}
+        write_rows(
+            dump, "triples", schemas.DUMP_TRIPLES, [("m.0b1", "a.b", f'"{text}"@en') for text in ("Ann", "blue")], 2
+        )
+    asked = ["Ann", "Annie", "Nobody", "m.0c1", "blue"]
+    found = labels_named(asked, dumps, memory_limit="100MB", temp_directory=tmp_path)
+    # as a topic, a text means what is called so before it means itself: ``link.ids_of``
+    assert found == {"Ann": ["m.0b1", "m.0c1", "m.0d2"], "Annie": ["m.0b1"], "blue": ['"blue"@en']}
+    for dump in dumps:
+        (dump / "triples-00000.parquet").write_text("would fail if it were read")
     keys = ["/en/annie", "/en/an", "Ann"]  # a key of Freebase is spelled as a name
     found = labels_named(keys, dumps, memory_limit="100MB", temp_directory=tmp_path)
-    assert found == {"/en/annie": ["m.0b1"], "Ann": ['"Ann"@en', "m.0b1", "m.0c1", "m.0d2"]}
+    assert found == {"/en/annie": ["m.0b1"], "Ann": ["m.0b1", "m.0c1", "m.0d2"]}
     (tmp_path / "names-00000.parquet").write_text("would fail if it were read")
     assert labels_named(["m.0c1"], [tmp_path], memory_limit="100MB", temp_directory=tmp_path) == {}
