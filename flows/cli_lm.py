@@ -69,7 +69,7 @@ def _cells(figures: Mapping[str, float]) -> list[str]:
 def lm_info(
     conf: Conf,
     train: Annotated[
-        bool, typer.Option("--train", help="Estimate the memory of its tuning instead; needs only the config.json.")
+        bool, typer.Option("--train", help="Estimate the memory of its tuning instead: of a folder from config.json.")
     ] = False,
     settings: Settings = None,
     as_json: Json = False,

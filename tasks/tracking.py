@@ -61,7 +61,7 @@ class Published:
     parent_run_id: str
     page: str  # of the run, in MLflow's UI
     artifacts: str  # where the files of its experiment go
-    table: str = ""  # all runs of its experiment, with their headline figures as columns
+    table: str  # all runs of its experiment, with their headline figures as columns
     created: tuple[str, ...] = ()  # fingerprints of the systems that it made
     present: tuple[str, ...] = ()  # fingerprints of those that an earlier run made
     versions: tuple[str, ...] = ()  # of registered models that are new: "kgqa-demo/1"

@@ -204,12 +204,12 @@ def _write_entities(
         )
     kind = "case when name is not null then 'entity' when label[:2] = '_:' then 'blank' else 'iri' end"
     nodes = "select * from entity_label left join given_name using (label)"
-    entities = connection.sql(describe(nodes, "coalesce(name, label)", kind if tells_terms else None))
+    entities = connection.sql(entities_query(nodes, "coalesce(name, label)", kind if tells_terms else None))
     ((num_named,),) = connection.sql("select count(*) from given_name").fetchall()
     return write_ordered(entities, schemas.ENTITIES, out, numbered=True), int(num_named)
 
 
-def describe(nodes: str, name: str, kind: str | None, order: str = "label") -> str:
+def entities_query(nodes: str, name: str, kind: str | None, order: str = "label") -> str:
     """Return the query for the entities (schemas.ENTITIES without ids) of a query for their labels and what tells more.
 
     ``name``, ``kind``: expressions for those that are no literals; None: nothing tells what is a literal.

@@ -25,7 +25,7 @@ from kgqa_core.graph.build import (
     GraphReport,
     connect,
     count_kinds,
-    describe,
+    entities_query,
     rebatch,
     write_facts,
     write_ordered,
@@ -222,7 +222,7 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         "case when here then 'entity' when not here then 'foreign' when is_mid then 'cvt' "
         "when label[:2] = '_:' then 'blank' else 'iri' end"
     )
-    entities, out = connection.sql(describe(described, name, kind, "id")), out_dir / "entities.parquet"
+    entities, out = connection.sql(entities_query(described, name, kind, "id")), out_dir / "entities.parquet"
     write_ordered(entities, schemas.ENTITIES, out, numbered=True, use_dictionary=["kind", "datatype", "language"])
     write_string_indexes(out, out_dir)
     connection.read_parquet(str(out)).create_view("entity")

@@ -23,9 +23,9 @@ NO_FACT = "not an item, a property, its value and a question between tabs"
 LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
 FACT = re.compile(r"(Q\d+)\t([PR])(\d+)\t([^\t]+)\t([^\t]*\S[^\t]*)")
 DECLARED = re.compile(r"\bPREFIX\s+([\w-]*):\s*<([^>]+)>", re.IGNORECASE)
-CLASS = re.compile(
+CLASS = re.compile(  # what something is an instance of
     r"(?:[:/]P(?:31|279)>?[*+]?|(?<![\w?$:<>/.-])a|\brdf:type)\s+(?:<[^>]*>|[\w-]+:\S+)"
-)  # what something is an instance of
+)
 TERM = re.compile(  # an IRI, or prefix:name with brackets in pairs or escaped
     r"<([^<>\s]+)>|(?<![\w<:])([\w-]+):"
     r"((?:[\w.%/:'-]|,(?=_)|\\[^\w\s]|\([^()\s]*\))*(?:\w|\\[^\w\s]|\([^()\s]*\)))"

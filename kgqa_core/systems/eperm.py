@@ -56,9 +56,7 @@ class EpermSection(Section):
     entity_scores: bool = True  # False: all entities weigh alike, and none is asked about
     top_entities: Annotated[int, Field(ge=1)] = 4  # S per plan and hop
     look_ahead: bool = True  # ours: what leads nowhere along its plan is not asked about; False: as published
-    max_candidates: Annotated[int, Field(ge=1)] = (
-        20  # entities asked about per plan and hop: those behind the best first
-    )
+    max_candidates: Annotated[int, Field(ge=1)] = 20  # asked about per plan and hop: those behind the best first
     num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
     finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
     max_paths: Annotated[int, Field(ge=1)] = 40
