@@ -148,7 +148,7 @@ def learn(
         [folder / f"{name}.parquet"],
         shape,
         folder / name,
-        steps=all_steps(opened.relation_labels),
+        steps=all_steps(opened.relation_names),
         markers=(START, SEPARATOR, END),
         names=opened.entity_names,
     )
@@ -230,7 +230,7 @@ def speeds(
     for number in range(-1, ROUNDS):  # in the first, which does not count, compiled code is loaded
         for name in names[number % 3 :] + names[: number % 3]:
             model, around = open_local(folder), PathConstraints(graph, max_hops=MAX_HOPS)
-            known = RelationConstraint(all_steps(graph.relation_labels), max_hops=MAX_HOPS)
+            known = RelationConstraint(all_steps(graph.relation_names), max_hops=MAX_HOPS)
             some, started = asked if number >= 0 else asked[:1], time.process_time()
             for start in range(0, len(some), BATCH):
                 batch = some[start : start + BATCH]

@@ -236,5 +236,5 @@ def evaluate(system: Nothing, questions: Sequence[Question], walk: SearchGraph, 
 
 def renderer(graph: KnowledgeGraph) -> Callable[[Any], str]:
     """Return what makes a path readable."""
-    names, labels = graph.entity_names, graph.relation_labels
-    return lambda path: render_path(path, entity_names=names, relation_labels=labels)
+    names, labels = graph.entity_names, graph.relation_names
+    return lambda path: render_path(path, entity_names=names, relation_names=labels)

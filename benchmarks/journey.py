@@ -121,7 +121,7 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
         source = SystemSource("graph", "rog", 0, "lm", model.name)
         bench = Bench(Rog(search, prompts, plans, RogSection()), search, model, (model.meter,), source)
 
-        render = partial(render_path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
+        render = partial(render_path, entity_names=graph.entity_names, relation_names=graph.relation_names)
 
         def go(topic: str) -> None:
             file = folder / f"{topic}.jsonl"

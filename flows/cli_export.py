@@ -35,6 +35,7 @@ DICTIONARY: dict[str, tuple[str, dict[str, str]]] = {
         {
             "relation_id": "Number of the relation, from 0, in byte order of the labels; not the same in every build.",
             "label": "What the triples call the relation: unique.",
+            "name": "What plans and prompts call it: unique; the label where no name is known.",
             "num_triples": "How many triples have it.",
             "inverse": "What the source calls the relation walked from tail to head; null: nothing.",
         },
@@ -50,7 +51,7 @@ DICTIONARY: dict[str, tuple[str, dict[str, str]]] = {
     "aliases": ("Other names, of a dump.", {"entity_id": "The node.", "alias": "Another name of it."}),
     "types": ("Types, of a dump.", {"entity_id": "The node.", "type": "Label of a type of it."}),
 }
-FACTS = """create view facts as select h.label as head_label, h.name as head_name, r.label as relation,
+FACTS = """create view facts as select h.label as head_label, h.name as head_name, r.name as relation,
 t.label as tail_label, t.name as tail_name from triples f join entities h on f.head = h.entity_id
 join relations r on f.relation = r.relation_id join entities t on f.tail = t.entity_id"""
 

@@ -27,7 +27,6 @@ ENOUGH = 1.0  # points of F1 that a longer path must bring
 MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
 FEW, MANY = 1_000, 5_000  # training questions: small batches below, one try from there on
 SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
-RDF = (".nt", ".nq", ".ttl", ".trig", ".rdf", ".owl", ".xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +148,11 @@ def graph_format(path: Path) -> str:
 
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     last = suffixes[-1] if suffixes else ""
-    if last in SUFFIXES or last in RDF:
-        return SUFFIXES.get(last, "rdf")
     from kgqa_core.graph.formats import require_file
+    from kgqa_core.profiles import SYNTAXES
+
+    if last in SUFFIXES or last in SYNTAXES:
+        return SUFFIXES.get(last, "rdf")
 
     require_file(path, what="triples")
     if path.suffix.lower() == ".gz":
@@ -244,7 +245,8 @@ def _rejected(run: Pipeline, kind: str) -> str:
     """Return which lines of a stage are not used; empty where they all are."""
     from flows.cli_lint import count_rejects
 
-    counts = count_rejects(run.artifact(kind).folder)
+    kinds = [key for key in run.specs if key == kind or (kind == "graph" and key.startswith("dump-"))]
+    counts = sum((Counter(count_rejects(run.artifact(key).folder)) for key in kinds), Counter[str]())
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 

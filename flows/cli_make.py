@@ -119,7 +119,7 @@ def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> 
         if not 0 < len(answers) <= MOST_ANSWERS or key in seen:
             continue
         seen.add(key)
-        labels, num_relations = graph.relation_labels, graph.num_relations
+        labels, num_relations = graph.relation_names, graph.num_relations
         steps = [(labels[step % num_relations], step >= num_relations) for step in path]
         yield {
             "id": f"made-{seed}-{len(seen)}",

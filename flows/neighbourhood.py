@@ -44,7 +44,7 @@ class Neighbourhood:
         columns = (column[:limit].tolist() for column in (self.heads, self.relations, self.tails))
         for head, relation, tail in zip(*columns, strict=True):
             names = (graph.label_of(head), graph.name_of(head)), (graph.label_of(tail), graph.name_of(tail))
-            yield (*names[0], graph.relation_labels[relation], *names[1])
+            yield (*names[0], graph.relation_names[relation], *names[1])
 
 
 def walk_from(expander: Expander, graph: KnowledgeGraph, topics: Sequence[int]) -> Neighbourhood:

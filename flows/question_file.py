@@ -144,7 +144,7 @@ def answer_file(
     loaded, rejected, done, total = Loaded(), Rejected(), 0, _count_lines(path)
     questions = link_file(QuestionFile(path, "test"), loaded, read=read, resolver=Resolver(who.graph))
     names: dict[str, Any] = {"entity_names": who.graph.entity_names}
-    render = partial(render_path, **names, relation_labels=who.graph.relation_labels)
+    render = partial(render_path, **names, relation_names=who.graph.relation_names)
     with ExitStack() as stack:
         write = keep = None
         if out is not None:

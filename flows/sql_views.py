@@ -41,7 +41,7 @@ MAIN = {
 PREFIX = {"questions": "question", "subgraphs": "subgraph"}
 
 FACTS = """
-create view {view} as select {first} h.label as head_label, h.name as head_name, r.label as relation,
+create view {view} as select {first} h.label as head_label, h.name as head_name, r.name as relation,
     t.label as tail_label, t.name as tail_name, f.head as head_id, f.relation as relation_id, f.tail as tail_id
 from {triples} f join entities h on f.head = h.entity_id join relations r on f.relation = r.relation_id
     join entities t on f.tail = t.entity_id"""

@@ -7,13 +7,14 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from kgqa_core.errors import ConfigError, shorten, with_nearest
+from kgqa_core.profiles import PROFILES, Profile
 from kgqa_core.types import Split
 
 _PACKAGED, _BESIDE = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
@@ -124,6 +125,12 @@ FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_resolved)]
 AdapterPath = Annotated[Path, Field(strict=False), BeforeValidator(_adapter)]  # in peft's format; shipped: see SHIPPED
 Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), _are_distinct]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), _are_distinct]
+Labels = Annotated[tuple[str, ...], Field(strict=False)]
+Languages = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")], ...],
+    Field(strict=False, min_length=1, max_length=99),
+    BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, AfterValidator(_is_name)]
 Size = Annotated[str, AfterValidator(_is_size)]
@@ -164,7 +171,6 @@ GRAPH_FORMATS = {
     "nsm": "kgqa_core.graph.nsm:FORMAT",
     "rog": "kgqa_core.graph.nsm:ROG",
     "paths": "kgqa_core.graph.given:FORMAT",
-    "rdf": "kgqa_core.graph.rdf:FORMAT",
 }
 if TYPE_CHECKING:
     GraphFormatName = str
@@ -207,18 +213,39 @@ class GraphSection(Layout):
         return self
 
 
-class FreebaseSection(Section):
-    """A dump of Freebase. The graph is what the questions' topics reach in it."""
+class DumpSection(Section):
+    """RDF. The graph is what the questions' topics reach in it, or all of it.
 
-    format: Literal["freebase"]
-    path: FilePath  # N-Triples, gzipped or plain: one file, or a folder of *.nt and *.gz
-    hops: Annotated[int, Field(ge=1, le=9)] | None = 2  # steps from a topic; None: the whole dump
-    cvt_is_hop: bool = True  # does a step to a CVT node count?
+    What None stands for is the format's: ``profiles``. Relations are given by label.
+    """
+
+    format: Literal["freebase", "wikidata", "rdf"]
+    path: FilePath  # N-Triples, gzipped or plain, or what its suffix says: one file, or a folder
+    hops: Annotated[int, Field(ge=1, le=9)] | None = 2  # steps from a topic; None, as with rdf: the whole of it
+    cvt_is_hop: bool = True  # does a step to a CVT node of Freebase count?
     hub_cap: Annotated[int, Field(ge=1)] | None = None  # triples per (entity, relation, direction) that are walked
-    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}$")] = "en"  # of names and of literals that have one
-    keep_types: bool = False  # are type.object.type triples walked as well?
-    noise: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # prefixes of relations left out; None: ours
     max_reject_ratio: Share = 0.001
+    namespaces: Labels | None = None  # starts of IRIs that labels leave out
+    names: Labels | None = None  # relations whose literals are names
+    aliases: Labels | None = None
+    types: Labels | None = None
+    keep_types: bool | None = None  # are lines that say types triples as well?
+    noise: Labels | None = None  # prefixes of relations left out
+    language: Languages | None = None  # of names, the best first
+    keep_foreign: bool | None = None  # are literals in other languages nodes?
+    names_relations: bool | None = None  # is a relation called by its name, else by the words of its IRI?
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole(cls, given: Any) -> Any:
+        return {"hops": None, **given} if isinstance(given, dict) and given.get("format") == "rdf" else given
+
+    @property
+    def profile(self) -> Profile:
+        """How the RDF is read."""
+        usual = PROFILES[self.format]
+        given = {one.name: getattr(self, one.name) for one in fields(usual)}
+        return replace(usual, **{name: value for name, value in given.items() if value is not None})
 
 
 # Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
@@ -331,7 +358,7 @@ class FileDataset(Section):
 
     name: Name  # the MLflow experiment
     source: Literal["files"]
-    graph: Annotated[GraphSection | FreebaseSection, Field(discriminator="format")]
+    graph: Annotated[GraphSection | DumpSection, Field(discriminator="format")]
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
     subgraphs: Annotated[SubgraphSection, BeforeValidator(_as_section)] = SubgraphSection()

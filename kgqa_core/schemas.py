@@ -42,6 +42,7 @@ REACHED_TOPICS = _table(label=TEXT, entity_id=_null(ID))  # null: in no triple o
 RELATIONS = _table(
     relation_id=ID,  # 0..R-1, in sorted order of label
     label=TEXT,
+    name=TEXT,  # unique; what plans, prompts and encodings call it: = label where nothing else is known
     num_triples=COUNT,
     inverse=_null(TEXT),  # label that the file gives the relation walked backwards; null: none
 )
@@ -136,7 +137,7 @@ DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels; of literal
 DUMP_TYPES = _table(entity=TEXT, type=TEXT)
 DUMP_NAMES = _table(
     entity=TEXT,
-    kind=pa.int8(),  # 0 name, 1 alias, 2 named, but in another language
+    kind=pa.int8(),  # 0 name, 1 alias, 2 named, but in another language; 3, 4 ... name in the second, third language
     name=_null(TEXT),  # null where kind is 2
 )
 DUMP_RELATIONS = _table(

@@ -1,10 +1,14 @@
-"""A whole file of questions at once, which only tests want."""
+"""A whole file of questions, or RDF to a graph, at once: which only tests want."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from kgqa_core.graph.closure import ClosureReport, build_from_dump
+from kgqa_core.graph.dump import DumpReport, parse_dump
+from kgqa_core.graph.dump_rows import DumpOptions
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.profiles import PROFILES
 from kgqa_core.questions.formats import Loaded, QuestionFile, open_format
 from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.types import Question, Reject, Split
@@ -19,3 +23,15 @@ def load_question_file(
     """
     loaded, file = Loaded(), QuestionFile(path, split, hops)
     return [*link_file(file, loaded, read=open_format(format).read, resolver=Resolver(graph))], loaded.rejects
+
+
+def build_rdf(
+    path: Path, folder: Path, *, format: str = "rdf", max_reject_ratio: float = 0.001, block_bytes: int = 2**21
+) -> tuple[DumpReport, ClosureReport]:
+    """Build all of a file of RDF in ``folder``: the parts in dump, the graph in graph."""
+    profile = PROFILES[format]
+    options = DumpOptions(profile, max_reject_ratio=max_reject_ratio, block_bytes=block_bytes)
+    (folder / "dump").mkdir(parents=True)
+    parsed = parse_dump(path, folder / "dump", options=options)
+    named = profile.names_relations
+    return parsed, build_from_dump([folder / "dump"], [], folder / "graph", hops=None, names_relations=named)

@@ -53,7 +53,7 @@ def read_lines(path: str) -> dict[str, Any]:
             read = parse_line(line.rstrip(b"\n"))
             if isinstance(read, str):
                 rejects.append(number)
-            elif isinstance(read, Statement) and (read.language or "en").lower() == options.language:
+            elif isinstance(read, Statement) and (read.language or "en").lower() in options.profile.language:
                 triples += options.use_of(label_of_iri(read.relation)) == TRIPLE and read.object != ""
     return {"malformed": rejects, "triples": triples}
 

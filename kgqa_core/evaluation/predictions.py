@@ -200,9 +200,9 @@ def make_row(
     }
 
 
-def render_path(path: ReasoningPath, *, entity_names: Sequence[str], relation_labels: Sequence[str]) -> str:
+def render_path(path: ReasoningPath, *, entity_names: Sequence[str], relation_names: Sequence[str]) -> str:
     """Return a path as readable triples, in walking order."""
-    triples = (f"({entity_names[s.head]}, {relation_labels[s.relation]}, {entity_names[s.tail]})" for s in path)
+    triples = (f"({entity_names[s.head]}, {relation_names[s.relation]}, {entity_names[s.tail]})" for s in path)
     return " → ".join(triples)
 
 

@@ -72,7 +72,7 @@ def texts_of(asked: Sequence[str], graph: KnowledgeGraph, encode: EncodeTexts) -
     def tensor(texts: Sequence[str]) -> Tensor:
         return torch.tensor(encode(texts))  # a copy: an encoder's vectors may be read-only, as a cache's are
 
-    questions, relations = tensor(asked), tensor(graph.relation_labels)
+    questions, relations = tensor(asked), tensor(graph.relation_names)
     named = {relation: label for relation, label in enumerate(graph.inverse_labels) if label is not None}
     if not named:
         return Texts(questions, relations)

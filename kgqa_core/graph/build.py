@@ -28,13 +28,11 @@ from kgqa_core.config_base import Layout
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import formats
 from kgqa_core.graph.csr import build_csr, write_csr
-from kgqa_core.graph.dump_rows import LITERAL
 from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format, require_file
 from kgqa_core.graph.input_files import check_rejects, collect_rejects, write_rejects
 from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 BATCH_ROWS = 131_072
-KINDS = ("entity", "cvt", "foreign", "iri", "blank", "literal")  # schemas.ENTITIES
 ROW_GROUP_ROWS = 1_048_576
 MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -66,7 +64,7 @@ class GraphReport:
     triples_per_relation: dict[str, int] = field(default_factory=dict)
     # Relation -> its inverse, where one is given: label, and distinct triples num_both, num_only_forward, _inverse.
     inverses: dict[str, dict[str, Any]] = field(default_factory=dict)
-    kinds: dict[str, int] = field(default_factory=dict)  # ENTITIES.kind -> entities, where the format tells
+    kinds: dict[str, int] = field(default_factory=dict)  # ENTITIES.kind -> entities, of RDF
 
     @property
     def num_rejects(self) -> int:
@@ -118,7 +116,7 @@ def build_graph(
                 f"graph file: {shown} holds no triple. A line should look like: {open_format(format).example}"
             )
         write_rejects(collect_rejects([*files, named]), out_dir / "rejects.parquet")
-        return _write_graph(triples, named, out_dir, inverse_suffix, limits, format)
+        return _write_graph(triples, named, out_dir, inverse_suffix, limits)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
@@ -139,7 +137,6 @@ def _write_graph(
     out_dir: Path,
     inverse_suffix: str | None,
     limits: BuildLimits,
-    format: str,
 ) -> GraphReport:
     """Write all files of the graph from the parts of its chunks."""
     entities = out_dir / "entities.parquet"
@@ -149,9 +146,8 @@ def _write_graph(
         "raw_listed": [place for report in triples if (place := formats.listed_part(report.chunk.part)).is_file()],
     }
     with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
-        num_entities, num_named = _write_entities(connection, parts, entities, open_format(format).tells_terms)
+        num_entities, num_named = _write_entities(connection, parts, entities)
         connection.read_parquet([str(entities)]).create_view("entity")
-        kinds = count_kinds(connection)
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
         ((num_shared_names,),) = connection.sql(SHARED_NAMES).fetchall()
     write_string_indexes(entities, out_dir)
@@ -172,14 +168,13 @@ def _write_graph(
         rejects=dict(sorted(sum((Counter(r.rejects) for r in [*triples, *named]), Counter()).items())),
         triples_per_relation=per_relation,
         inverses=inverses,
-        kinds=kinds,
     )
     write_facts(report, out_dir / "graph.json")
     return report
 
 
 def _write_entities(
-    connection: duckdb.DuckDBPyConnection, parts: Mapping[str, Sequence[Path]], out: Path, tells_terms: bool
+    connection: duckdb.DuckDBPyConnection, parts: Mapping[str, Sequence[Path]], out: Path
 ) -> tuple[int, int]:
     """Number the entities in byte order of their labels; write schemas.ENTITIES.
 
@@ -202,30 +197,12 @@ def _write_entities(
             "insert into given_name select label, min(name) from raw_listed semi join entity_label using (label) "
             "anti join given_name using (label) where name is not null group by label"
         )
-    kind = "case when name is not null then 'entity' when label[:2] = '_:' then 'blank' else 'iri' end"
-    nodes = "select * from entity_label left join given_name using (label)"
-    entities = connection.sql(entities_query(nodes, "coalesce(name, label)", kind if tells_terms else None))
+    entities = connection.sql(
+        "select label, coalesce(name, label) as name, null as kind, null as datatype, null as language "
+        "from entity_label left join given_name using (label) order by label"
+    )
     ((num_named,),) = connection.sql("select count(*) from given_name").fetchall()
     return write_ordered(entities, schemas.ENTITIES, out, numbered=True), int(num_named)
-
-
-def entities_query(nodes: str, name: str, kind: str | None, order: str = "label") -> str:
-    """Return the query for the entities (schemas.ENTITIES without ids) of a query for their labels and what tells more.
-
-    ``name``, ``kind``: expressions for those that are no literals; None: nothing tells what is a literal.
-    """
-    kind, literal = kind or "null::varchar", "label[1] = '\"'" if kind else "false"
-    return (
-        f"select label, if({literal}, text, {name}) as name, if({literal}, 'literal', {kind}) as kind, "
-        "nullif(datatype, '') as datatype, nullif(language, '') as language from (select *, unnest(regexp_extract("
-        f"if({literal}, label, ''), '{LITERAL}', ['text', 'datatype', 'language'])) from ({nodes})) order by {order}"
-    )
-
-
-def count_kinds(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """Return how many nodes of the view ``entity`` are of each kind; of none where the format does not tell."""
-    found = dict(connection.sql("select kind, count(*) from entity where kind is not null group by 1").fetchall())
-    return {kind: found.get(kind, 0) for kind in KINDS} if found else {}
 
 
 def _write_triples(
@@ -267,7 +244,7 @@ def _write_triples(
         "from triple group by relation order by relation"
     ).to_arrow_table()
     inverses = [inverse_of.get(label) for label in labels]
-    relations = pa.table([list(ids.values()), labels, counts["n"], inverses], schema=schemas.RELATIONS)
+    relations = pa.table([list(ids.values()), labels, labels, counts["n"], inverses], schema=schemas.RELATIONS)
     found = zip(labels, inverses, counts.drop_columns("n").to_pylist(), strict=True)
     counted = {label: {"label": inverse, **row} for label, inverse, row in found if inverse is not None}
     return triples, relations, counted

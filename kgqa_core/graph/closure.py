@@ -7,7 +7,9 @@ So memory holds the labels of the closure, whatever the size of the dump.
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +26,20 @@ from kgqa_core.graph.build import (
     BuildLimits,
     GraphReport,
     connect,
-    count_kinds,
-    entities_query,
     rebatch,
     write_facts,
     write_ordered,
 )
 from kgqa_core.graph.closure_walk import MID, Closure, Query
+from kgqa_core.graph.dump_rows import LITERAL
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
 from kgqa_core.graph.input_files import write_rejects
 from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 DEFAULT_LIMITS = BuildLimits()
 RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
+KINDS = ("entity", "cvt", "foreign", "iri", "blank", "literal")  # schemas.ENTITIES
+BEST_NAME = "(min({place: if(kind = 0, 2, kind), name: name}) filter (kind <> 1 and name is not null)).name"
 NO_NAME = " (no name)"  # shown after the label of a MID that has none
 
 
@@ -71,6 +74,7 @@ def build_from_dump(
     hops: int | None = 2,
     cvt_is_hop: bool = True,
     hub_cap: int | None = None,
+    names_relations: bool = False,
     limits: BuildLimits = DEFAULT_LIMITS,
 ) -> ClosureReport:
     """Write the graph of the closure of ``topics`` (labels) to ``out_dir``, a folder that ``open_graph`` opens.
@@ -79,7 +83,8 @@ def build_from_dump(
     are folders of parsed dumps (schemas.DUMP_*), one per dump file. ``hops`` are walked from the topics, in both
     directions; None: every triple of the dumps, whatever the topics. Where CVTs (MIDs without a name in any language)
     are no hop, they are left within the hop that reaches them. At most ``hub_cap`` triples of a (head, relation) or
-    (relation, tail) group are walked, those whose other end is first in byte order; None: all.
+    (relation, tail) group are walked, those whose other end is first in byte order; None: all. ``names_relations``: a
+    relation is called as the node that has its label, or else by the words of its IRI.
 
     Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
     ArtifactError where a folder holds no parsed dump.
@@ -94,7 +99,10 @@ def build_from_dump(
         with connect(limits.memory_limit, work, {}) as connection:
             closure = Closure(dumps, work, connection, limits)
             passes = closure.reach_all() if hops is None else closure.walk(topics, hops, cvt_is_hop, hub_cap)
-            return _write_graph(closure, topics, passes, walked=hops is not None, out_dir=out_dir)
+            report = _write_graph(closure, topics, passes, walked=hops is not None, out_dir=out_dir)
+            if names_relations:
+                _name_relations(closure, out_dir / "relations.parquet")
+            return report
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -195,7 +203,7 @@ def _write_triples(
     labels = [closure.relations[relation] for relation in used]
     counts = np.array([piece.relations for piece in pieces], np.int64).sum(axis=0)
     ids = np.arange(len(used), dtype=np.int32)
-    table = pa.table([ids, labels, counts, [None] * len(used)], schema=schemas.RELATIONS)
+    table = pa.table([ids, labels, labels, counts, [None] * len(used)], schema=schemas.RELATIONS)
     pq.write_table(table, out_dir / "relations.parquet", compression="zstd")
     return pieces, sum(num_rows for _, _, num_rows in made), dict(zip(labels, counts.tolist(), strict=True))
 
@@ -213,24 +221,53 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
     )
     num_aliases = write_ordered(aliases, schemas.ALIASES, out_dir / "aliases.parquet", use_dictionary=[])
     connection.execute(
-        "create temp table named as select id, min(name) filter (kind = 0) as name, "
-        "max(name) filter (kind = 0) as last, bool_or(kind < 2) as here from found group by id"
+        f"create temp table named as select id, {BEST_NAME} as name, min(name) filter (kind = 0) as first, "
+        "max(name) filter (kind = 0) as last, bool_or(kind <> 2) as here from found group by id"
     )
     described = f"select *, regexp_full_match(label, '{MID}') as is_mid from node left join named using (id)"
     name = f"coalesce(name, if(is_mid, label || '{NO_NAME}', label))"
     kind = (
-        "case when here then 'entity' when not here then 'foreign' when is_mid then 'cvt' "
-        "when label[:2] = '_:' then 'blank' else 'iri' end"
+        "case when is_literal then 'literal' when here then 'entity' when not here then 'foreign' "
+        "when is_mid then 'cvt' when label[:2] = '_:' then 'blank' else 'iri' end"
     )
-    entities, out = connection.sql(entities_query(described, name, kind, "id")), out_dir / "entities.parquet"
+    terms = f"unnest(regexp_extract(if(is_literal, label, ''), '{LITERAL}', ['text', 'datatype', 'language']))"
+    entities = connection.sql(
+        f"select label, if(is_literal, text, {name}) as name, {kind} as kind, nullif(datatype, '') as datatype, "
+        f"nullif(language, '') as language from (select *, label[1] = '\"' as is_literal, {terms} from ({described})) "
+        "order by id"
+    )
+    out = out_dir / "entities.parquet"
     write_ordered(entities, schemas.ENTITIES, out, numbered=True, use_dictionary=["kind", "datatype", "language"])
     write_string_indexes(out, out_dir)
     connection.read_parquet(str(out)).create_view("entity")
+    kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
     return {
         "num_named": closure.count("select count(name) from named"),
-        "num_several_names": closure.count("select count(*) from named where name <> last"),
+        "num_several_names": closure.count("select count(*) from named where first <> last"),
         "num_shared_names": closure.count(SHARED_NAMES),
         "num_aliases": num_aliases,
         "num_types": num_types,
-        "kinds": count_kinds(connection),
+        "kinds": {kind: kinds.get(kind, 0) for kind in KINDS},
     }
+
+
+def _name_relations(closure: Closure, path: Path) -> None:
+    """Call each relation as the node that has its label, or by the words of its IRI; names stay unique."""
+    table = pq.read_table(path)
+    labels = table["label"].to_pylist()
+    pq.write_table(table.select(["label"]), wanted := closure.new_file("relations"))
+    closure.each("names", "select entity as id, kind, name from part semi join wanted on entity = label", wanted=wanted)
+    found = dict(closure.connection.sql(f"select id, {BEST_NAME} from found group by id").fetchall())
+    names = [found.get(label) or words_of_iri(label) for label in labels]
+    taken = Counter(name for pair in zip(labels, names, strict=True) for name in set(pair))
+    unique = [name if taken[name] == 1 else f"{name} ({label})" for label, name in zip(labels, names, strict=True)]
+    pq.write_table(table.set_column(2, schemas.RELATIONS.field("name"), [unique]), path, compression="zstd")
+
+
+def words_of_iri(label: str) -> str:
+    """Return the words of the last part of an IRI: "birth place" for http://dbpedia.org/ontology/birthPlace."""
+    if "://" not in label:
+        return label
+    last = re.split(r"[/#]", label.rstrip("/#"))[-1]
+    words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\s_.:-]+", last)
+    return " ".join(word if word.isupper() else word.lower() for word in words if word) or label

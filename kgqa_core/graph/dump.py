@@ -1,4 +1,4 @@
-"""A Freebase dump (N-Triples, gzip or plain) to Parquet parts of labels, in one pass and flat memory.
+"""RDF (N-Triples, gzip or plain, or what ``rdf`` writes as N-Triples) to Parquet parts of labels, in flat memory.
 
 The bytes written depend on the dump and the options alone: blocks and parts are cut by plain text, and one writer takes
 their rows in the order of the file. A part is what a number of blocks holds. Finished parts wait in a journal folder,
@@ -15,7 +15,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import write_json, written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, DumpOptions, Rows, column, read_rows, strings
-from kgqa_core.graph.input_files import check_rejects, read_blocks, write_rejects
+from kgqa_core.graph.input_files import check_rejects, read_blocks, syntax_of, write_rejects
 
 KINDS = {**TABLES, "rejects": schemas.REJECTS}  # files of a part
 GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {"rejects": 2**14}  # rows of a row group, about
@@ -66,13 +66,15 @@ def parse_dump(
     """Write what is kept of a dump to ``out_dir``.
 
     This existing folder receives ``triples-``, ``types-`` and ``names-NNNNN.parquet``, ``relations.parquet``,
-    ``rejects.parquet`` and ``dump.json``. The dump is N-Triples, as gzip of any number of members or plain.
+    ``rejects.parquet`` and ``dump.json``. The dump is N-Triples, unless its suffix is another of ``SYNTAXES``, plain or
+    as gzip of any number of members.
     ``journal``: folder in which finished parts wait and from which a later call goes on; None: none is kept.
 
     Raises InputError where the file is missing, truncated, damaged or no N-Triples, too many lines are malformed, or no
     triple is kept: nothing is left then. OSError where the disk is full: the journal is left.
     """
-    options, folder = options or DumpOptions(), journal or out_dir / ".parts"
+    options = replace(options or DumpOptions(), is_quads=syntax_of(path) == ".nq")
+    folder = journal or out_dir / ".parts"
     try:
         total, num_parts = _open_journal(path, options, folder)
         blocks = _read(path, options, total["text"]["bytes"], threads, progress)
@@ -213,7 +215,7 @@ def _publish(
         counts = ", ".join(f"{count} {outcome}" for outcome, count in lines.items() if count)
         raise InputError(
             f"{path}: no triple is kept of {total['text']['lines']} lines ({counts or 'none'}). "
-            f"Is it a dump of Freebase, and does the list of noise relations leave anything?"
+            "A line should look like <http://x.org/a> <http://x.org/r> <http://x.org/b> . Is its format right?"
         )
     labels = sorted(total["relations"], key=str.encode)
     uses = strings([USES[options.use_of(label)] for label in labels])

@@ -1,13 +1,10 @@
-"""From a block of a Freebase dump to the rows that are kept of it: N-Triples 1.1, strictly.
+"""From a block of N-Triples 1.1, read strictly, to the rows that are kept of it.
 
 RE2 checks every line of the block against ``PLAIN`` at once. In lines that pass, places tell the fields: an IRI holds
 no ``>``, so the first two of a line end subject and relation. A line that does not pass goes through ``parse_line``,
 which knows the whole grammar: it says what is wrong with the line, or the line is rewritten in the plain form. Beyond
 the grammar of the W3C recommendation, IRIs must be absolute, as its text demands, and ``\\u`` escapes must stand for
-characters.
-
-``NOISE_PREFIXES`` is the administrative part of what NSM (He et al. 2021) and ToG (Sun et al. 2024) leave out of
-Freebase; relations that NSM drops only because they are large stay.
+characters. A line of N-Quads goes through ``parse_line`` as well: the name of its graph is left out.
 """
 
 from __future__ import annotations
@@ -26,9 +23,8 @@ from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED
+from kgqa_core.profiles import FREEBASE, Profile
 
-NS = "http://rdf.freebase.com/ns/"  # left out of labels
-KEY, KEY_LABEL = "http://rdf.freebase.com/key/", "key/"
 XSD_STRING = "http://www.w3.org/2001/XMLSchema#string"  # the same as no datatype
 LITERAL = r'(?s)^"(.*)"(?:\^\^<([^"]*)>|@([^"]*))?$'  # ``literal_label``: text, datatype, language; RE2's as well
 
@@ -51,6 +47,7 @@ _WS = r"[ \t]*"
 _TERM = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})")
 _OBJECT = re.compile(rf'{_WS}(?:{_IRI}|{_BLANK_NODE}|"({_TEXT})"(?:@({_TAG})|\^\^{_IRI})?)')
 _END = re.compile(rf"{_WS}\.{_WS}(?:#.*)?", re.DOTALL)
+_END_OF_QUAD = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})?{_END.pattern}", re.DOTALL)
 
 _PLAIN_IRI = rf"<{_SCHEME}{_IRI_CHARS}>"
 _PLAIN_ESCAPE = r'\\(?:[tbnrf"\'\\]|u(?:[0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
@@ -89,8 +86,11 @@ class Statement(NamedTuple):
     datatype: str | None  # of a literal: IRI
 
 
-def parse_line(line: bytes) -> Statement | str | None:
-    """Parse a line without its end; return None for a blank or comment line, the first fault of a malformed one."""
+def parse_line(line: bytes, *, is_quad: bool = False) -> Statement | str | None:
+    """Parse a line without its end; return None for a blank or comment line, the first fault of a malformed one.
+
+    ``is_quad``: may the name of a graph stand before the dot?
+    """
     try:
         text = line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
@@ -105,7 +105,7 @@ def parse_line(line: bytes) -> Statement | str | None:
         at, groups = match.end(), [*groups, *match.groups(default="")]
     subject, blank_subject, relation, _, iri, blank_object, literal, language, datatype = groups
     is_literal = not (iri or blank_object)
-    if _END.fullmatch(text, at) is None:
+    if (_END_OF_QUAD if is_quad else _END).fullmatch(text, at) is None:
         if is_literal and text[at : at + 1] not in ("", " ", "\t", ".", '"', "<"):
             return "bad language tag or datatype"
         return "text after the final dot" if text[at:].lstrip(" \t").startswith(".") else "missing final dot"
@@ -124,11 +124,9 @@ def _plain_line(found: Statement) -> bytes:
     return f"<{found.subject}>\t<{found.relation}>\t{last}\t.\n".encode()
 
 
-def label_of_iri(iri: str) -> str:
-    """Return the label: without Freebase's namespace where that leaves something, ``key/...`` for keys, else whole."""
-    if iri.startswith(NS) and len(iri) > len(NS):
-        return iri[len(NS) :]
-    return KEY_LABEL + iri[len(KEY) :] if iri.startswith(KEY) else iri
+def label_of_iri(iri: str, profile: Profile = FREEBASE) -> str:
+    """Return the label: the IRI without the first of the namespaces that leaves something of it, else whole."""
+    return next((iri[len(one) :] for one in profile.namespaces if iri.startswith(one) and iri != one), iri)
 
 
 def decode(text: str) -> str:
@@ -150,6 +148,8 @@ def _fault_of_term(rest: str, *, literal_allowed: bool) -> str:
         return "unterminated literal" if _RAW_LITERAL.match(rest) is None else "bad escape"
     if rest[:1] != "<":
         return "missing field"
+    if rest.startswith("<<"):
+        return "a triple inside a triple"
     raw = _RAW_IRI.match(rest)
     if raw is None:
         return "bad character in an IRI" if ">" in rest.split("<", 2)[1] else "unterminated IRI"
@@ -159,19 +159,10 @@ def _fault_of_term(rest: str, *, literal_allowed: bool) -> str:
     return "bad character in an IRI" if re.search(r'["{}|^`]', iri) or not iri else "relative IRI"
 
 
-NOISE_PREFIXES = (
-    "common.",  # descriptions, images, web pages, notability
-    "freebase.",  # hints for Freebase's own pages
-    "type.",  # schema and keys; its names and types are used otherwise
-    "key/",  # keys in other catalogues
-    "dataworld.",  # provenance
-    "http://www.w3.org/",  # rdf:type and rdfs:label say types and names once more; owl:sameAs, rdfs:domain and others
-)
 OUTCOMES = ("triple", "name", "alias", "type", "noise", "other_language", "empty_text", "blank", "malformed")
 TRIPLE, NAME, ALIAS, TYPE, NOISE, OTHER_LANGUAGE, EMPTY_TEXT, BLANK, MALFORMED = range(len(OUTCOMES))
 USES = OUTCOMES[: NOISE + 1]  # of relations
-OWN_USES = {"type.object.name": NAME, "common.topic.alias": ALIAS, "type.object.type": TYPE}
-KIND_NAME, KIND_ALIAS, KIND_FOREIGN = 0, 1, 2  # DUMP_NAMES.kind
+KIND_NAME, KIND_ALIAS, KIND_FOREIGN = 0, 1, 2  # DUMP_NAMES.kind; above: a name in the second, third ... language
 TABLES = {"triples": schemas.DUMP_TRIPLES, "types": schemas.DUMP_TYPES, "names": schemas.DUMP_NAMES}
 LF, CR, QUOTE, CLOSE = b'\n\r">'
 Array = NDArray[Any]
@@ -181,16 +172,17 @@ Array = NDArray[Any]
 class DumpOptions:
     """What is kept of a dump. All of it decides the bytes that are written."""
 
-    language: str = "en"  # of names, aliases and literals with a language tag; compared without case, as a whole
-    noise: tuple[str, ...] = NOISE_PREFIXES  # prefixes of relations that are left out; names, aliases, types stay
-    types_as_triples: bool = False  # keep lines that say types among the triples as well
+    profile: Profile = FREEBASE
+    is_quads: bool = False  # may lines name a graph?
     max_reject_ratio: float = 0.01  # malformed lines / lines that are not blank
     block_bytes: int = 2 * 2**20  # of plain text that are read at once; larger ones cost page faults
     blocks_per_part: int = 512  # 1 GiB of plain text per part
 
     def use_of(self, relation: str) -> int:
         """Return what a relation's lines are used for, as a place in USES."""
-        return OWN_USES.get(relation, NOISE if relation.startswith(self.noise) else TRIPLE)
+        own = ((NAME, self.profile.names), (ALIAS, self.profile.aliases), (TYPE, self.profile.types))
+        found = (use for use, relations in own if relation in relations)
+        return next(found, NOISE if relation.startswith(self.profile.noise) else TRIPLE)
 
 
 @dataclass(slots=True)
@@ -218,7 +210,7 @@ def read_rows(text: bytes, options: DumpOptions) -> Rows:
     mended = b""
     for place in np.flatnonzero(~plain).tolist():
         line = bytes(memoryview(text)[starts[place] : line_ends[place]])
-        found = parse_line(line)
+        found = parse_line(line, is_quad=options.is_quads)
         if isinstance(found, Statement):
             mended += _plain_line(found)
         elif found is None:
@@ -256,6 +248,7 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     closing = np.flatnonzero(data == CLOSE)
     first = np.searchsorted(closing, starts)
     subject_ends, relation_ends = closing[first], closing[first + 1]
+    profile, languages = options.profile, len(options.profile.language)
     relations = _cut(text, subject_ends + 3, relation_ends).dictionary_encode()
     codes = array_of(relations.indices)
     known = list(map(_uses(options), relations.dictionary.to_pylist()))
@@ -268,14 +261,15 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     kept = np.flatnonzero(outcomes != NOISE)
     rows.lines[OUTCOMES[NOISE]] += len(outcomes) - len(kept)
     outcomes, is_literal, opened = outcomes[kept], is_literal[kept], relation_ends[kept] + 2
-    subjects = _cut_labels(text, starts[kept] + 1, subject_ends[kept], np.ones(len(kept), np.bool_))
+    subjects = _cut_labels(text, starts[kept] + 1, subject_ends[kept], np.ones(len(kept), np.bool_), profile)
     stops = line_ends[kept] - 2 - (data[line_ends[kept] - 1] == CR)  # behind the object
-    closed, is_foreign = _read_ends(text, stops, is_literal, options.language)
+    closed, language = _read_ends(text, stops, is_literal, profile.language)
+    is_foreign = language == languages
     is_node = is_literal & (outcomes != NAME) & (outcomes != ALIAS)  # with its quotes, and what stands behind them
-    objects = _cut_labels(text, opened + ~is_node, np.where(is_node, stops, closed), ~is_literal)
+    objects = _cut_labels(text, opened + ~is_node, np.where(is_node, stops, closed), ~is_literal, profile)
     of_foreign_names = subjects.filter(column(is_foreign & (outcomes == NAME)))
     outcomes[closed == opened + 1] = EMPTY_TEXT  # an IRI is never empty
-    outcomes[is_foreign] = OTHER_LANGUAGE
+    outcomes[is_foreign & ~(is_node & profile.keep_foreign)] = OTHER_LANGUAGE
     for outcome, count in enumerate(np.bincount(outcomes, minlength=len(OUTCOMES)).tolist()):
         rows.lines[OUTCOMES[outcome]] += count
 
@@ -286,10 +280,11 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
 
     labels = strings([label for label, _ in known]).take(relations.indices.take(column(kept)))
     is_type = outcomes == TYPE
-    put("triples", (outcomes == TRIPLE) | is_type if options.types_as_triples else outcomes == TRIPLE, labels)
+    put("triples", (outcomes == TRIPLE) | is_type if profile.keep_types else outcomes == TRIPLE, labels)
     put("types", is_type)
-    kinds = column(np.where(outcomes == NAME, KIND_NAME, KIND_ALIAS).astype(np.int8))
-    put("names", (outcomes == NAME) | (outcomes == ALIAS), kinds)
+    kind_of_name = np.where(language, KIND_FOREIGN + language, KIND_NAME)
+    kinds = np.where(outcomes == NAME, kind_of_name, KIND_ALIAS).astype(np.int8)
+    put("names", (outcomes == NAME) | (outcomes == ALIAS), column(kinds))
     named = pc.unique(of_foreign_names)
     columns = [named, column(np.full(len(named), KIND_FOREIGN, np.int8)), pa.nulls(len(named), pa.string())]
     rows.tables.append(("names", pa.table(columns, schema=TABLES["names"])))
@@ -301,37 +296,42 @@ def _uses(options: DumpOptions) -> Callable[[str], tuple[str, int]]:
 
     @cache
     def use_of(iri: str) -> tuple[str, int]:
-        label = label_of_iri(iri)
+        label = label_of_iri(iri, options.profile)
         return label, options.use_of(label)
 
     return use_of
 
 
-def _read_ends(text: bytes, stops: Array, is_literal: Array, language: str) -> tuple[Array, NDArray[np.bool_]]:
-    """Return where the closing quote or bracket of each object stands, and which literals are in another language."""
+def _read_ends(text: bytes, stops: Array, is_literal: Array, languages: Sequence[str]) -> tuple[Array, Array]:
+    """Return where the closing quote or bracket of each object stands, and which of ``languages`` each is in, by place.
+
+    What has no language is in the first of them, what is in no other: their number.
+    """
     data = np.frombuffer(text, np.uint8)
     closed = stops - 1
-    is_foreign = np.zeros(len(stops), np.bool_)
+    language = np.zeros(len(stops), np.int8)
     marked = np.flatnonzero(is_literal & (data[closed] != QUOTE))  # a datatype or a language stands behind the text
     if len(marked):
         quotes = np.flatnonzero(data == QUOTE)
         closed[marked] = quotes[np.searchsorted(quotes, stops[marked]) - 1]
         tagged = marked[data[stops[marked] - 1] != CLOSE]
         given = pc.ascii_lower(_cut(text, closed[tagged] + 2, stops[tagged]))
-        is_foreign[tagged] = array_of(pc.not_equal(given, strings([language.lower()])[0]))
-    return closed, is_foreign
+        language[tagged] = len(languages)
+        for place, one in enumerate(languages):
+            language[tagged[array_of(pc.equal(given, strings([one.lower()])[0]))]] = place
+    return closed, language
 
 
-def _cut_labels(text: bytes, starts: Array, stops: Array, is_iri: Array) -> pa.Array:
-    """Return the labels of terms: of an IRI without Freebase's namespace, of a literal as ``literal_label`` has it.
+def _cut_labels(text: bytes, starts: Array, stops: Array, is_iri: Array, profile: Profile) -> pa.Array:
+    """Return the labels of terms: of an IRI as ``label_of_iri`` has it, of a literal as ``literal_label``.
 
     A literal that is cut without its quotes is a text, whose escapes are decoded.
     """
-    whole = _cut(text, starts, stops)
-    for prefix, label in ((NS, ""), (KEY, KEY_LABEL)):
-        begins = array_of(pc.starts_with(whole, prefix)) & is_iri
-        longer = stops - starts > len(prefix) if prefix == NS else True
-        starts = starts + (begins & longer) * (len(prefix) - len(label))
+    if profile.namespaces:
+        whole, left = _cut(text, starts, stops), is_iri
+        for namespace in profile.namespaces:
+            begins = left & (stops - starts > len(namespace)) & array_of(pc.starts_with(whole, namespace))
+            starts, left = starts + begins * len(namespace), left & ~begins
     labels = _cut(text, starts, stops)
     if is_iri.all():
         return labels

@@ -1,8 +1,8 @@
 """Graph files, read chunk by chunk: what a format is, what became of a chunk, and the formats of lines and columns.
 
 A chunk is a slice of one file that is parsed apart from the others, in this process or in any that sees the same
-folders: memory stays flat. ``parse`` writes its rows and its rejects beside the other parts. Formats of their own:
-``rdf``, ``nsm``; ``config_base.GRAPH_FORMATS`` names them all.
+folders: memory stays flat. ``parse`` writes its rows and its rejects beside the other parts. A module of their own have
+``nsm`` and ``paths``; ``config_base.GRAPH_FORMATS`` names them all. RDF is read by ``dump``.
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ class GraphFormat:
     cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
     find: Callable[[Path, tuple[str, ...], Layout], Fields] | None = None  # where a file's columns are
     unpacks: bool = False  # is a gzip unpacked before it is cut?
-    tells_terms: bool = False  # do labels tell what is a literal? See ``dump_rows.literal_label``
     parser_of: Callable[[Path], Any] = lambda path: None  # (file) -> ``nsm.Parse``, of lines that bring a subgraph each
 
 

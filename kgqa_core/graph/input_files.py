@@ -18,6 +18,7 @@ from isal import igzip, isal_zlib
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError, shorten
+from kgqa_core.profiles import SYNTAXES
 
 if TYPE_CHECKING:
     from kgqa_core.graph.formats import ChunkReport
@@ -65,7 +66,7 @@ def unpack(path: Path, folder: Path) -> Path:
 
 
 def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield the blocks of whole lines of a large file, gzip or plain, and how many of its bytes were read so far.
+    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads, and how many of its bytes were read so far.
 
     A block ends behind the last line end within ``block_bytes`` (of a longer line: within as many more as it takes).
     So blocks depend on the text alone, and reading may begin at any of them: at byte ``skip`` of the text. Raises
@@ -81,9 +82,13 @@ def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[b
         packed = next((name for magic, name in OTHER_MAGICS.items() if start.startswith(magic)), None)
         if not start or packed:
             what = f"is {packed}" if packed else "is empty"
-            raise InputError(f"{path}: {what}; N-Triples are read as plain text or gzip. Download or repack it.")
+            raise InputError(f"{path}: {what}; RDF is read as plain text or gzip. Download or repack it.")
         with open_maybe_gzip(file, is_gzip=start.startswith(GZIP_MAGIC)) as stream:
             at, rest = 0, b""
+            if (suffix := syntax_of(path)) not in (".nt", ".nq"):
+                from kgqa_core.graph.rdf import Rewritten
+
+                stream = cast(Any, Rewritten(stream, path, suffix))
             while at < skip and (text := stream.read(min(block_bytes, skip - at))):
                 at += len(text)
             while text := rest + (read := stream.read(block_bytes - len(rest))):
@@ -100,6 +105,12 @@ def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[b
                 rest = text[end:]
                 at += end
                 yield (text[:end] if rest else text), file.tell()
+
+
+def syntax_of(path: Path) -> str:
+    """Return the suffix of SYNTAXES that says how RDF is written; N-Triples where there is none."""
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    return suffix if suffix in SYNTAXES else ".nt"
 
 
 def collect_rejects(files: Iterable[Sequence[ChunkReport]]) -> Iterator[pa.Table]:

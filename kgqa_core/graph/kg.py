@@ -65,13 +65,18 @@ class KnowledgeGraph:
 
     @cached_property
     def relation_labels(self) -> list[str]:
-        """Labels of the R forward relations."""
+        """Labels of the R forward relations: what the triples call them."""
         return _column(self.folder / "relations.parquet", "label")
+
+    @cached_property
+    def relation_names(self) -> list[str]:
+        """Names of the R forward relations, unique: how plans, prompts and encodings call them."""
+        return _column(self.folder / "relations.parquet", "name")
 
     @cached_property
     def steps(self) -> list[str]:
         """How plans write the 2R relation ids: see ``write_step``."""
-        return [write_step(label, backward) for backward in (False, True) for label in self.relation_labels]
+        return [write_step(label, backward) for backward in (False, True) for label in self.relation_names]
 
     @cached_property
     def step_ids(self) -> dict[str, int]:
@@ -163,17 +168,10 @@ class KnowledgeGraph:
         return np.repeat(owner, last - first), np.repeat(self.group_relation[groups], last - first), tails
 
     def relation_text(self, relation: int) -> str:
-        """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity".
-
-        Of an IRI these are the words of its last part: "birth place" for http://dbpedia.org/ontology/birthPlace.
-        """
+        """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity"."""
         if relation == self.identity:
             return "same entity"
-        label = self.relation_labels[relation % self.num_relations]
-        if "://" in label:
-            last = re.split(r"[/#]", label.rstrip("/#"))[-1]
-            words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\s_.:-]+", last)
-            label = " ".join(word if word.isupper() else word.lower() for word in words if word) or label
+        label = self.relation_names[relation % self.num_relations]
         text = re.sub(r"[\s_./:#]+", " ", label).strip() or label
         return text if relation < self.num_relations else f"{text} (reversed)"
 

@@ -117,9 +117,9 @@ class SearchGraph:
     reenter_topic: bool  # may a step arrive at a topic?
 
     @property
-    def relation_labels(self) -> list[str]:
+    def relation_names(self) -> list[str]:
         """Return the labels of the forward relations."""
-        return self.graph.relation_labels
+        return self.graph.relation_names
 
     def name_of(self, entity_id: int) -> str:
         """Return what an entity of ``graph`` is called; a row is called as its entity."""

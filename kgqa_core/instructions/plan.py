@@ -200,7 +200,7 @@ class PathConstraints:
 
     def __init__(self, graph: KnowledgeGraph, *, max_hops: int = 3, reenter_topic: bool = False) -> None:
         self.graph, self.max_hops, self.reenter_topic = graph, max_hops, reenter_topic
-        steps = all_steps(graph.relation_labels)
+        steps = all_steps(graph.relation_names)
         self.ends = [step + END for step in steps]
         self.goes_on = [step + SEPARATOR for step in steps]
         self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
@@ -250,7 +250,7 @@ def identity_of(graph: KnowledgeGraph) -> str:
     """
     if (made := read_artifact(graph.folder)) is not None:
         return made.content[:16]
-    digest = hashlib.sha256("\0".join(graph.relation_labels).encode())
+    digest = hashlib.sha256("\0".join(graph.relation_names).encode())
     for array in (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]

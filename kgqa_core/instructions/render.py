@@ -230,7 +230,7 @@ def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPa
     parts, steps, here = list[str](), list[str](), list[str]()
     for step in path:
         start, end = ends_of(step)
-        steps.append(write_step(names.relation_labels[step.relation], step.reverse))
+        steps.append(write_step(names.relation_names[step.relation], step.reverse))
         parts += [] if parts else [escape(names.name_of(start))]
         here.append(names.name_of(end))
         parts += [escape(steps[-1]), escape(here[-1])]
@@ -241,7 +241,7 @@ def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPa
 def render_triples(names: Names, path: ReasoningPath) -> str:
     """Return a path as its stored triples, in walking order (EtD's evidence chains)."""
     return ", ".join(
-        f"({escape(names.name_of(step.head))}, {escape(names.relation_labels[step.relation])}, "
+        f"({escape(names.name_of(step.head))}, {escape(names.relation_names[step.relation])}, "
         f"{escape(names.name_of(step.tail))})"
         for step in path
     )

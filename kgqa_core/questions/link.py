@@ -181,9 +181,9 @@ class Resolver:
     def __init__(self, graph: KnowledgeGraph) -> None:
         self.graph = graph
         self.ids_of = lru_cache(maxsize=2**20)(lambda value, topic=False: ids_of(value, graph, topic=topic))
-        self._relations = {label: relation for relation, label in enumerate(graph.relation_labels)}
-        given = enumerate(graph.inverse_labels, graph.num_relations)
-        self._relations |= {label: relation for relation, label in given if label is not None}
+        inverses = enumerate(graph.inverse_labels, graph.num_relations)
+        given = (*enumerate(graph.relation_names), *enumerate(graph.relation_labels), *inverses)
+        self._relations = {called: relation for relation, called in given if called is not None}
 
     def resolve(self, raw: RawQuestion, split: Split | None, loaded: Loaded) -> Question | Fault:
         """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``.

@@ -1,8 +1,8 @@
 """Questions over Wikidata and DBpedia: SimpleQuestions (Bordes et al. 2015) as mapped to Wikidata by Diefenbach et al.
 2017, and the JSON of the QALD challenges, in which LC-QuAD is given, too.
 
-IRIs are whole, as ``graph.rdf`` keeps them. Every question is kept, also where the graph lacks its topic or its answer:
-it counts as wrong in every figure.
+Labels are those of a graph of format ``wikidata``, or whole IRIs. Every question is kept, also where the graph lacks
+its topic or its answer: it counts as wrong in every figure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from kgqa_core.questions import formats
 from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
 
-ITEM, PROPERTY = "http://www.wikidata.org/entity/", "http://www.wikidata.org/prop/direct/"
+ITEM = "http://www.wikidata.org/entity/"  # left out of labels
 NAMESPACES = {"wd": ITEM, "dbr": "http://dbpedia.org/resource/", "res": "http://dbpedia.org/resource/"}
 NO_FACT = "not an item, a property, its value and a question between tabs"
 LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
@@ -40,10 +40,9 @@ def read_simple_questions(file: QuestionFile) -> Iterator[Placed]:
         if fact is None:
             return Fault(NO_FACT)
         subject, direction, place, end, text = fact.groups()
-        relation = f"{'~' * (direction == 'R')}{PROPERTY}P{place}"
-        answer = ITEM + end if re.fullmatch(r"Q\d+", end) else end
+        relation = f"{'~' * (direction == 'R')}P{place}"
         name = f"{file.split or file.path.stem}-{number}"
-        return RawQuestion(name, text.strip(), (answer,), (ITEM + subject,), hops=1, chain=(relation,), keep=True)
+        return RawQuestion(name, text.strip(), (end,), (subject,), hops=1, chain=(relation,), keep=True)
 
     return formats.parse_lines(file.path, parse)
 
@@ -72,7 +71,7 @@ def make_qald(read: _Question, number: int) -> RawQuestion | Fault:
         return Fault("no wording in English")
     rows = [row for answer in read.answers for row in answer.rows]
     found = [  # ``uriLabel`` is the name of ``uri``
-        str(one.get("value", ""))
+        str(one.get("value", "")).removeprefix(ITEM)
         for row in rows
         for variable, one in row.items()
         if not (variable.endswith("Label") and variable.removesuffix("Label") in row)
@@ -84,11 +83,12 @@ def make_qald(read: _Question, number: int) -> RawQuestion | Fault:
 
 
 def topics_of(sparql: str) -> tuple[str, ...]:
-    """Return the IRIs of the items and resources that a query names, in its order; but no class."""
+    """Return the labels of the items and resources that a query names, in its order; but no class."""
     known = NAMESPACES | dict(DECLARED.findall(sparql))
     body = CLASS.sub(" ", DECLARED.sub(" ", sparql))
     named = (iri or known.get(prefix, "") + re.sub(r"\\(.)", r"\1", rest) for iri, prefix, rest in TERM.findall(body))
-    return tuple(dict.fromkeys(iri for iri in named if iri.startswith(tuple(NAMESPACES.values()))))
+    wanted = tuple(NAMESPACES.values())
+    return tuple(dict.fromkeys(iri.removeprefix(ITEM) for iri in named if iri.startswith(wanted)))
 
 
 SIMPLE_QUESTIONS = QuestionFormat(

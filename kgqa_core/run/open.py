@@ -75,7 +75,7 @@ def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
 
 def relation_texts(graph: KnowledgeGraph) -> list[str]:
     """Return the texts of a graph that an explorer reads: its relations, and the inverses that it names."""
-    return [*graph.relation_labels, *(label for label in graph.inverse_labels if label is not None)]
+    return [*graph.relation_names, *(label for label in graph.inverse_labels if label is not None)]
 
 
 def unit_norm(vectors: np.ndarray) -> np.ndarray:
@@ -310,7 +310,7 @@ def known_steps(pipeline: Pipeline) -> list[str]:
     search = plan_graph(pipeline)
     if search is None:
         return sorted({step for one in taught(pipeline) for path in one.paths for step in path})
-    return [write_step(label, backward) for backward in (False, True) for label in search.graph.relation_labels]
+    return [write_step(label, backward) for backward in (False, True) for label in search.graph.relation_names]
 
 
 def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:

@@ -64,7 +64,7 @@ class TemplateControl:
         """Write the control as JSON; relation labels stand beside the ids, so that no other graph is taken for this."""
         content = {
             "format": FORMAT,
-            "relations": self.graph.relation_labels,
+            "relations": self.graph.relation_names,
             "reenter_topic": self.reenter_topic,
             "by_frequency": self.by_frequency,
             "paths": dict(sorted(self.paths.items())),
@@ -106,7 +106,7 @@ def load_template_control(path: Path, graph: KnowledgeGraph) -> TemplateControl:
     advice = "fit the control again on this graph"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["relations"] != graph.relation_labels:
+        if content["format"] != FORMAT or content["relations"] != graph.relation_names:
             raise ArtifactError(f"{shorten(str(path))} was fitted on a graph with other relations; {advice}")
         paths = {masked: tuple(steps) for masked, steps in content["paths"].items()}
         by_frequency = tuple(map(tuple, content["by_frequency"]))

@@ -124,7 +124,7 @@ class ExplorerSystem:
 
     def render(self, path: ReasoningPath) -> str:
         """Return a path as readable triples, in walking order."""
-        return render_path(path, entity_names=self.graph.entity_names, relation_labels=self.graph.relation_labels)
+        return render_path(path, entity_names=self.graph.entity_names, relation_names=self.graph.relation_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Etd(System):
 
         Candidates without a chain are not weighed; where all have one plan, nobody is asked.
         """
-        labels, judge = self.search.entities.relation_labels, self.judge
+        labels, judge = self.search.entities.relation_names, self.judge
         assert judge is not None
         paths = explored.paths[: min(self.settings.num_candidates, len(explored.candidates))]
         plans = [tuple(write_step(labels[step.relation], step.reverse) for step in path) for path in paths]

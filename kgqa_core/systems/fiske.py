@@ -319,7 +319,7 @@ class Exploration:
             tails = np.array(links.get(relation, NOTHING))
             moves.append(Move(branch, relation, set(), tails, {entity: named[entity] for entity in tails.tolist()}))
         if len(left) == 1:  # of several clues the model decides, as a label that fits may belong to a later step
-            (clue,), labels = left, [graph.relation_labels[one % graph.num_relations] for one in relations]
+            (clue,), labels = left, [graph.relation_names[one % graph.num_relations] for one in relations]
             found = Options(distinct := list(dict.fromkeys(labels))).find(self.clues.texts[clue])
             for move, label in zip(moves, labels, strict=True):
                 move.clues |= {clue} if found is not None and label == distinct[found] else set()

@@ -28,7 +28,7 @@ def triples_of(graph: KnowledgeGraph, *, backward: bool = False) -> set[tuple[st
     some = (relation >= graph.num_relations) == backward
     edges = zip(owner[some].tolist(), relation[some] % graph.num_relations, tail[some].tolist(), strict=True)
     ends = ((tail, label, head) if backward else (head, label, tail) for head, label, tail in edges)
-    return {(graph.label_of(head), graph.relation_labels[label], graph.label_of(tail)) for head, label, tail in ends}
+    return {(graph.label_of(head), graph.relation_names[label], graph.label_of(tail)) for head, label, tail in ends}
 
 
 def question(graph: KnowledgeGraph, topic: str, chain: tuple[int, ...], *answers: str) -> Question:
@@ -52,7 +52,7 @@ def test_both_directions_of_a_deleted_triple_are_gone_and_all_else_is_as_it_was(
 
 def test_only_facts_on_paths_to_golds_are_on_gold_paths(graph: KnowledgeGraph) -> None:
     """From the player to the club's town; from the town back to players of one of its two clubs."""
-    plays, lies = (graph.relation_labels.index(label) for label in ("plays_for", "lies_in"))
+    plays, lies = (graph.relation_names.index(label) for label in ("plays_for", "lies_in"))
     back = graph.num_relations
     there = question(graph, "P3", (plays, lies), "T0")
     here = question(graph, "T0", (lies + back, plays + back), *(f"P{one}" for one in range(0, 21, 5)))

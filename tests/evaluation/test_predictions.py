@@ -67,7 +67,7 @@ def test_a_row_names_the_answers_best_first_and_what_the_metrics_need_comes_back
 
 def test_paths_read_in_walking_order() -> None:
     path = (Step(2, 1, 0, reverse=True), Step(2, 0, 1))
-    text = render_path(path, entity_names=["Ann", "1999", "Ash"], relation_labels=["release_year", "starred_actors"])
+    text = render_path(path, entity_names=["Ann", "1999", "Ash"], relation_names=["release_year", "starred_actors"])
     assert text == "(Ash, starred_actors, Ann) → (Ash, release_year, 1999)"
 
 

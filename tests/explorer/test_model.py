@@ -34,7 +34,7 @@ def test_an_inverse_with_a_text_of_its_own_is_a_text_like_any_other() -> None:
 
 
 def test_the_inverses_that_a_graph_names_are_encoded() -> None:
-    graph: Any = SimpleNamespace(relation_labels=["play", "win"], inverse_labels=[None, "won_by"])
+    graph: Any = SimpleNamespace(relation_names=["play", "win"], inverse_labels=[None, "won_by"])
     texts = texts_of(["who?"], graph, films.ENCODER.encode)
     assert texts.inverse_of is not None and texts.inverse_of.tolist() == [1]
     assert texts.inverses is not None and texts.inverses.tolist() == films.ENCODER.encode(["won_by"]).tolist()

@@ -56,7 +56,7 @@ def test_merging_changes_nothing_on_real_3_hop_questions(graph: KnowledgeGraph, 
             model,
             graph,
             batch,
-            texts=Texts(torch.tensor(encode(masked)).double(), torch.tensor(encode(graph.relation_labels)).double()),
+            texts=Texts(torch.tensor(encode(masked)).double(), torch.tensor(encode(graph.relation_names)).double()),
             options=ExploreOptions(edge_budget, walk=way),
         )
         model.zero_grad()

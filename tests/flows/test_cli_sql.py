@@ -72,7 +72,7 @@ def test_facts_are_the_triples_with_labels_and_names(conf: Path, pipeline: Pipel
     for head_label, head_name, relation, tail_label, tail_name, head, relation_id, tail in found[::97]:
         assert (head_label, head_name) == (graph.label_of(head), graph.name_of(head))
         assert (tail_label, tail_name) == (graph.label_of(tail), graph.name_of(tail))
-        assert relation == graph.relation_labels[relation_id]
+        assert relation == graph.relation_names[relation_id]
 
 
 def test_questions_have_the_names_of_their_topics_and_answers_in_order(conf: Path, pipeline: Pipeline) -> None:

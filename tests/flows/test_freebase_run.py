@@ -96,7 +96,7 @@ def test_a_run_from_a_dump_reaches_scores_and_knows_its_nodes(folder: Path, buil
         "m.0d2": ("Bob", "entity"),
         "m.0f7": ("m.0f7 (no name)", "cvt"),
     }  # one step, and the marriage is none
-    assert graph.relation_labels == ["people.marriage.spouse", "people.person.birth_date", "people.person.spouse_s"]
+    assert graph.relation_names == ["people.marriage.spouse", "people.person.birth_date", "people.person.spouse_s"]
     topics = pq.read_table(graph.folder / "topics.parquet").to_pylist()
     assert [row["label"] for row in topics if row["entity_id"] is None] == ["m.0xyz"]
     asked = read_questions(run.artifact("questions").folder, "test")

@@ -76,7 +76,7 @@ def whole(pipeline: Pipeline, path: Path, out: Path) -> tuple[list[Question], Se
     system = open_system(pipeline)
     questions, _ = load_question_file(path, format="jsonl", graph=system.graph)
     predictions = system.answer(questions)
-    render = partial(render_path, entity_names=system.graph.entity_names, relation_labels=system.graph.relation_labels)
+    render = partial(render_path, entity_names=system.graph.entity_names, relation_names=system.graph.relation_names)
     with open_predictions(out, entity_names=system.graph.entity_names, render_path=render) as write:
         write(questions, predictions)
     return questions, predictions

@@ -45,7 +45,7 @@ def build(
 def stored(graph: KnowledgeGraph) -> list[Triple]:
     """The triples at rest, by label."""
     rows = [row for path in sorted(graph.folder.glob("triples-*")) for row in pq.read_table(path).to_pylist()]
-    entities, relations = graph.entity_labels, graph.relation_labels
+    entities, relations = graph.entity_labels, graph.relation_names
     return [(entities[row["head"]], relations[row["relation"]], entities[row["tail"]]) for row in rows]
 
 
@@ -53,7 +53,7 @@ def test_ids_follow_the_sorted_labels_and_repeats_are_counted(tmp_path: Path) ->
     triples = [("b", "s", "a"), ("é", "r", "B"), ("b", "s", "a"), ("b", "r", "a")]
     graph, report = build(tmp_path / "g", triples)
     assert graph.entity_labels == graph.entity_names == ["B", "a", "b", "é"]  # byte order
-    assert graph.relation_labels == ["r", "s"]
+    assert graph.relation_names == ["r", "s"]
     table = pq.read_table(tmp_path / "g" / "triples-0000.parquet")
     assert table.schema == schemas.TRIPLES
     assert [tuple(row.values()) for row in table.to_pylist()] == [(2, 0, 1), (2, 1, 1), (3, 0, 0)]
@@ -204,7 +204,7 @@ def test_an_inverse_needs_a_base_that_is_none_itself() -> None:
 
 def test_triples_of_an_inverse_are_turned_round_and_stored_once(tmp_path: Path) -> None:
     graph, report = build(tmp_path / "g", CLUBS, inverse_suffix="_inverse")
-    assert graph.relation_labels == ["based_in", "hosts_inverse", "inverse", "plays_in"]
+    assert graph.relation_names == ["based_in", "hosts_inverse", "inverse", "plays_in"]
     assert graph.inverse_labels == [None, None, None, "plays_in_inverse"]
     assert [triple for triple in stored(graph) if triple[1] == "plays_in"] == [
         ("Ann", "plays_in", "Reds"),

@@ -85,7 +85,7 @@ def test_the_graph_is_that_of_the_slow_closure(
         labels = sorted({end for head, _, tail in expected.hop_of for end in (head, tail)}, key=key)
         relations = sorted({relation for _, relation, _ in expected.hop_of}, key=key)
         assert graph.entity_labels == labels
-        assert graph.relation_labels == relations
+        assert graph.relation_names == relations
         assert rows_of(folder, "entities.parquet") == [
             (number, label, *described(world, label)) for number, label in enumerate(labels)
         ]
@@ -133,7 +133,7 @@ def test_a_film_its_director_and_behind_the_cvt_its_cast(tmp_path: Path) -> None
     named = ["1954", "Lisa", "m.0cvt (no name)", "Rear Window", "Alfred Hitchcock", "m.0klly (no name)"]
     assert graph.entity_names == named
     assert graph.ids_of_folded_name("REAR WINDOW") == (film,)
-    starring = graph.relation_labels.index("starring")
+    starring = graph.relation_names.index("starring")
     assert graph.neighbors(film, starring).tolist() == [cvt]
     report = json.loads((folder / "closure.json").read_text("utf-8"))
     assert report["hops"][1] == {"hop": 1, "num_entities": 5, "num_triples": 5, "num_passes": 2}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump import DumpReport, parse_dump
 from kgqa_core.graph.dump_rows import DumpOptions, Statement, label_of_iri, literal_label, parse_line
+from kgqa_core.profiles import FREEBASE
 from tests.graph import dump_lines as lines
 
 KINDS = lines.WELL_FORMED | lines.MALFORMED
@@ -180,7 +182,7 @@ def test_a_journal_of_other_options_or_with_a_damaged_part_changes_no_byte(
     dump: Path, tmp_path: Path, expected: Contents
 ) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
-    other = parse(dump, out, DumpOptions(max_reject_ratio=1, language="de"), journal=journal)
+    other = parse(dump, out, DumpOptions(replace(FREEBASE, language=("de",)), max_reject_ratio=1), journal=journal)
     assert parse(dump, out, journal=journal) == expected != other
     for damage in (lambda file: file.unlink(), lambda file: file.write_bytes(b"")):
         damage(journal / "names-00001.parquet")
@@ -274,13 +276,17 @@ def test_a_full_disk_leaves_the_finished_parts(
 @pytest.mark.parametrize(("as_triples", "expected"), [(False, 1), (True, 3)])
 def test_types_are_triples_where_they_should_be(tmp_path: Path, as_triples: bool, expected: int) -> None:
     (tmp_path / "dump.nt").write_bytes(b"\n".join(lines.WELL_FORMED["type"] + lines.WELL_FORMED["triple"][:1]))
-    report = parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(types_as_triples=as_triples))
+    report = parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(replace(FREEBASE, keep_types=as_triples)))
     assert report.rows == {"names": 0, "triples": expected, "types": 2}
 
 
 def test_another_language(tmp_path: Path) -> None:
     (tmp_path / "dump.nt").write_bytes(b"\n".join(one for kind in KINDS.values() for one in kind))
-    parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(language="zh-Hant", max_reject_ratio=1))
+    parse_dump(
+        tmp_path / "dump.nt",
+        tmp_path,
+        options=DumpOptions(replace(FREEBASE, language=("zh-Hant",)), max_reject_ratio=1),
+    )
     names = pq.read_table(tmp_path / "names-00000.parquet").to_pylist()
     assert [row["name"] for row in names if row["kind"] == 0] == ["no language", "again"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyoxigraph
@@ -23,10 +24,11 @@ from kgqa_core.graph.dump_rows import (
     read_rows,
 )
 from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
+from kgqa_core.profiles import FREEBASE
 from tests.graph import dump_lines as lines
 
 YEAR = '"1964"^^<http://www.w3.org/2001/XMLSchema#gYear>'
-OPTIONS = DumpOptions(types_as_triples=True)
+OPTIONS = DumpOptions(replace(FREEBASE, keep_types=True))
 KINDS = lines.WELL_FORMED | lines.MALFORMED
 ALL = [one for ones in KINDS.values() for one in ones if len(one) < 300] + [lines.TRUNCATED]
 
@@ -70,7 +72,7 @@ def plain_rows(text: bytes, options: DumpOptions) -> dict[str, Any]:
         tail = literal_label(end, read.datatype, read.language) if read.is_literal else end
         if use == "noise" or (use in ("name", "alias") and not read.is_literal):
             outcome = "noise"
-        elif read.language is not None and read.language.lower() != options.language:
+        elif read.language is not None and read.language.lower() not in options.profile.language:
             outcome = "other_language"
             foreign |= {head} if use == "name" else set()
         else:
@@ -80,7 +82,7 @@ def plain_rows(text: bytes, options: DumpOptions) -> dict[str, Any]:
             tables["names"].append((head, ("name", "alias").index(outcome), end))
         if outcome == "type":
             tables["types"].append((head, tail))
-        if outcome == "triple" or (outcome == "type" and options.types_as_triples):
+        if outcome == "triple" or (outcome == "type" and options.profile.keep_types):
             tables["triples"].append((head, relation, tail))
     tables["names"] += [(head, 2, None) for head in foreign]
     return found | {kind: Counter(rows) for kind, rows in tables.items()} | {"num_lines": number if text else 0}

@@ -85,7 +85,7 @@ def test_what_paths_reach_agrees_with_the_triples_alone_and_together(
 @given(multigraphs, st.lists(st.tuples(topics_drawn, st.lists(st.none() | paths_drawn, max_size=4)), max_size=4))
 def test_plans_of_all_questions_reach_what_each_reaches_alone(graph_of: GraphOf, triples: Triples, asked: list) -> None:
     graph = graph_of(triples)
-    graph.__dict__["relation_labels"] = LABELS  # read from disk otherwise
+    graph.__dict__["relation_names"] = LABELS  # read from disk otherwise
     plans = [[("a", "unknown") if path is None else [STEPS[step] for step in path] for path in own] for _, own in asked]
     found = execute_plans(graph, [topics for topics, _ in asked], plans)
     assert [[entities.tolist() for entities in own] for own in found] == [

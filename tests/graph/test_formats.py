@@ -139,7 +139,7 @@ def test_columns_of_parquet_have_any_name(tmp_path: Path) -> None:
         {"delimiter": "||"},
         {"delimiter": "x"},
         {"delimiter": '"'},
-        {"format": "rdf", "columns": (1, 2, 3)},
+        {"format": "nsm", "columns": (1, 2, 3)},
         {"format": "parquet", "delimiter": ","},
         {"format": "parquet", "header": True},
     ],

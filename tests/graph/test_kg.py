@@ -83,7 +83,7 @@ def test_the_arrays_have_the_types_of_the_contract(films: KnowledgeGraph) -> Non
 
 
 def test_relations_read_as_words(tmp_path: Path, films: KnowledgeGraph) -> None:
-    directed_by = films.relation_labels.index("directed_by")
+    directed_by = films.relation_names.index("directed_by")
     assert films.relation_text(directed_by) == "directed by"
     assert films.relation_text(directed_by + films.num_relations) == "directed by (reversed)"
     assert films.relation_text(films.identity) == "same entity"

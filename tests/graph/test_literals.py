@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.closure import build_from_dump
-from kgqa_core.graph.dump import parse_dump
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.questions.link import ids_of
+from tests.loading import build_rdf
 
 NS, XSD = "http://rdf.freebase.com/ns/", "http://www.w3.org/2001/XMLSchema#"
 ENDS = (
@@ -49,12 +48,10 @@ def graph_of(form: str, folder: Path, lines: str = LINES) -> KnowledgeGraph:
     """Build the lines as a dump of Freebase, as RDF of that suffix, or as they are."""
     text = lines if form in ("freebase", "tsv") else lines.replace(f"{NS}type.object.name", LABEL)
     (folder / f"kb.{form}").write_text(text, encoding="utf-8")
-    if form == "freebase":
-        (folder / "dump").mkdir()
-        parse_dump(folder / "kb.freebase", folder / "dump")
-        build_from_dump([folder / "dump"], [], folder / "graph", hops=None)
+    if form == "tsv":
+        build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph")
     else:
-        build_graph(folder / f"kb.{form}", format="tsv" if form == "tsv" else "rdf", out_dir=folder / "graph")
+        build_rdf(folder / f"kb.{form}", folder, format="freebase" if form == "freebase" else "rdf")
     return open_graph(folder / "graph")
 
 

@@ -183,7 +183,7 @@ def test_the_graph_is_the_distinct_triples_of_all_subgraphs(tmp_path: Path) -> N
     graph = open_graph(tmp_path / "g")
     triples = [tuple(triple) for row in ROWS for triple in row["subgraph"]["tuples"]]
     assert (report.num_triples, report.num_duplicates) == (len(set(triples)), len(triples) - len(set(triples)))
-    labels, relations = graph.entity_labels, graph.relation_labels
+    labels, relations = graph.entity_labels, graph.relation_names
     found = {
         (labels[entity], relation_label): {labels[other] for other in reached}
         for entity in range(graph.num_entities)

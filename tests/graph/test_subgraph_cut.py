@@ -93,7 +93,7 @@ def triples_in(folder: Path, graph: KnowledgeGraph) -> dict[str, list[Labelled]]
         for row in pq.read_table(path).to_pylist():
             labels = (graph.entity_labels[row[end]] for end in ("head", "tail"))
             head, tail = labels
-            found.setdefault(row["question_id"], []).append((head, graph.relation_labels[row["relation"]], tail))
+            found.setdefault(row["question_id"], []).append((head, graph.relation_names[row["relation"]], tail))
     return found
 
 
@@ -102,7 +102,7 @@ def triples_in_block(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: s
     block, rows = subgraphs.block_of[question_id], subgraphs.graph
     found = []
     for row in range(int(subgraphs.block_ptr[block]), int(subgraphs.block_ptr[block + 1])):
-        for relation, label in enumerate(graph.relation_labels):
+        for relation, label in enumerate(graph.relation_names):
             for tail in rows.neighbors(row, relation):
                 ends = (graph.entity_labels[subgraphs.entity[end]] for end in (row, tail))
                 head_label, tail_label = ends

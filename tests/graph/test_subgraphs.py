@@ -42,7 +42,7 @@ def neighbours_in_block(graph: KnowledgeGraph, subgraphs: Subgraphs, question_id
     """Return what a question's block says, in labels; no edge may leave it."""
     block = subgraphs.block_of[question_id]
     rows = range(int(subgraphs.block_ptr[block]), int(subgraphs.block_ptr[block + 1]))
-    labels, relations = graph.entity_labels, subgraphs.graph.relation_labels
+    labels, relations = graph.entity_labels, subgraphs.graph.relation_names
     names = [*relations, *(f"~{label}" for label in relations)]
     found: Neighbours = {}
     for row in rows:

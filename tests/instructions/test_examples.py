@@ -239,7 +239,7 @@ def test_draws_depend_on_the_question_alone(world: Any) -> None:
 def test_a_graph_of_rows_says_the_same_under_the_names_of_its_entities(world: Any, tmp_path: Path) -> None:
     made_of = source(world, instructions=dict.fromkeys(CASES, 1.0))
     rows = replace(world.search.graph, folder=tmp_path)  # where no names are
-    rows.__dict__["relation_labels"] = world.search.graph.relation_labels
+    rows.__dict__["relation_names"] = world.search.graph.relation_names
     subgraphs = Subgraphs(rows, np.array([0, rows.num_entities]), np.arange(rows.num_entities), {})
     of_rows = replace(made_of, search=replace(world.search, graph=rows, subgraphs=subgraphs))
     found = make_examples(of_rows, world.questions, world.rows)

@@ -104,7 +104,7 @@ def make_graph(triples: Iterable[tuple[int, int, int]]) -> KnowledgeGraph:
     csr = build_csr(heads, relations, tails, num_entities=7, num_relations=2)
     arrays = (csr.group_ptr, csr.group_relation, csr.edge_ptr, csr.edge_tail)
     graph = KnowledgeGraph(Path(), 7, 2, len(heads), *arrays)
-    vars(graph)["relation_labels"] = LABELS
+    vars(graph)["relation_names"] = LABELS
     return graph
 
 

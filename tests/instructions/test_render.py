@@ -25,7 +25,7 @@ from kgqa_core.types import Step
 class Odd:
     """Names that would break a prompt's lines."""
 
-    relation_labels = ("^line\nbreak",)
+    relation_names = ("^line\nbreak",)
 
     def name_of(self, entity_id: int) -> str:
         return (" a", "b\n")[entity_id]
@@ -59,7 +59,7 @@ def test_what_lies_between_is_shown_where_it_may_be_meant(world: Any) -> None:
 
 
 def test_paths_to_every_end_come_before_second_ways_to_one(world: Any) -> None:
-    graph, labels = world.search.graph, world.search.graph.relation_labels
+    graph, labels = world.search.graph, world.search.graph.relation_names
     year, made_by, about = (labels.index(name) for name in ("year", "made_by", "about"))
     topics = [world.id_of(name) for name in ("Dawn", "Dusk", "Nightfall")]
     both_ways = (made_by, made_by + graph.num_relations)

@@ -68,7 +68,7 @@ def test_a_plan_that_does_not_exist_is_no_plan(films: KnowledgeGraph) -> None:
     assert planner.plan([about(films, "Heat")]) == [[Plan(("directed_by",), -0.2)]]
     free = GeneratorPlanner(model, PROMPTS, space=None).plan([about(films, "Heat")], num_plans=2)
     assert [plan.path for plan in free[0]] == [("^directed_by",), ("directed_by",)]
-    known = GeneratorPlanner(model, PROMPTS, space=RelationConstraint(films.relation_labels))
+    known = GeneratorPlanner(model, PROMPTS, space=RelationConstraint(films.relation_names))
     assert known.plan([about(films, "Heat")]) == [[Plan(("directed_by",), -0.2)]]
 
 

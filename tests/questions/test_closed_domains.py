@@ -88,7 +88,7 @@ def test_both_layouts_give_the_same_questions(tmp_path: Path, films: KnowledgeGr
     assert (question.id, question.text) == ("metaqa-2-test-1", "films by the director of Vertigo")
     assert (question.masked, question.hops) == ("films by the director of [topic]", 2)
     assert (question.topics, question.answers) == (ids("f2"), ids("f1", "f3"))  # a shared name: all who bear it
-    directed_by = films.relation_labels.index("directed_by")
+    directed_by = films.relation_names.index("directed_by")
     assert question.chain == (directed_by, directed_by + films.num_relations)
 
 
@@ -239,7 +239,7 @@ def test_an_inverse_in_a_gold_path_is_the_relation_walked_backwards(
     folder = write(hop_2=TWO_HOP)
     questions, rejects = load_question_file(folder / "2-hop.txt", format="wc2014", graph=cup)
     assert rejects == []
-    for_country, in_club = (cup.relation_labels.index(label) for label in ("plays_for_country", "plays_in_club"))
+    for_country, in_club = (cup.relation_names.index(label) for label in ("plays_for_country", "plays_in_club"))
     assert questions[0].chain == (for_country + cup.num_relations, in_club)
     assert questions[0].masked == "name a club of a player from [topic] ?"
 
@@ -248,7 +248,7 @@ def test_own_chains_may_name_a_given_inverse_and_walk_it_backwards(tmp_path: Pat
     line = '{"question": "Where does Ann_ALM play?", "answers": ["Reds"], "chain": ["~plays_in_club_inverse"]}'
     (tmp_path / "own.jsonl").write_text(line + "\n", encoding="utf-8")
     questions, _ = load_question_file(tmp_path / "own.jsonl", format="jsonl", graph=cup)
-    assert questions[0].chain == (cup.relation_labels.index("plays_in_club"),)
+    assert questions[0].chain == (cup.relation_names.index("plays_in_club"),)
 
 
 def doubts(report: QuestionReport, kind: str) -> list[tuple[int, tuple[str, ...]]]:
@@ -319,7 +319,7 @@ def test_questions_are_read_as_an_array_or_as_lines(tmp_path: Path, films: Knowl
     assert rejects == []
     query, listed, true, false = questions
     assert [question.id for question in questions] == ["test-1", "m7", "test-3", "test-4"]
-    names = [films.relation_labels.index(name) for name in ("starred_actors", "directed_by")]
+    names = [films.relation_names.index(name) for name in ("starred_actors", "directed_by")]
     assert query.chain == (names[0] + films.num_relations, names[1])  # the first triple is walked backwards
     assert [films.label_of(topic) for topic in query.topics] == ["p2"]
     assert [films.label_of(answer) for answer in query.answers] == ["p1"]

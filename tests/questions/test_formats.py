@@ -175,7 +175,7 @@ def load(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> Callable[
 def test_a_line_with_all_fields(load: Callable[..., Question], films: KnowledgeGraph, ids: Ids) -> None:
     text, chain = "Which films did the director of Vertigo make?", ["directed_by", "~directed_by"]
     more = {"topics": ["f2"], "hops": 2, "chain": chain, "note": "keys that we do not know are ignored"}
-    directed_by = films.relation_labels.index("directed_by")
+    directed_by = films.relation_names.index("directed_by")
     assert load(id="q7", question=text, answers=["Rear Window", "f2"], **more) == Question(
         id="q7",
         text=text,

@@ -17,6 +17,7 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
 from kgqa_core.questions.link_text import link_topics
 from kgqa_core.types import Question
+from tests.loading import build_rdf
 
 pytestmark = [
     pytest.mark.realdata,
@@ -138,7 +139,7 @@ def test_coverage_is_that_of_the_subgraphs(freebase: Path, tmp_path: Path) -> No
 
 
 def test_the_sample_is_sound_rdf(freebase: Path, tmp_path: Path) -> None:
-    report = build_graph(freebase / "sample.nt.gz", format="rdf", out_dir=tmp_path)
+    parsed, report = build_rdf(freebase / "sample.nt.gz", tmp_path)
     # Literals that differ in language or datatype alone are apart.
-    assert (report.num_rows, report.num_triples) == (93_207, 93_207)
-    assert (report.num_rejects, report.num_blank) == (0, 0)
+    assert (parsed.rows["triples"], report.num_triples) == (93_207, 93_207)
+    assert (parsed.lines["malformed"], parsed.lines["blank"]) == (0, 0)

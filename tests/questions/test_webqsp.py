@@ -45,7 +45,7 @@ def test_webqsp_unites_its_parses_and_takes_the_chain_of_a_good_one(tmp_path: Pa
     assert read.masked == "who are [topic]'s parents and when was [topic] born?"
     assert labels(family, read.topics) == ["m.ann", "m.bob"]
     assert labels(family, read.answers) == ["1971-10-13", "m.bob", "m.eve"]  # a value is a node as well
-    assert read.chain == (family.relation_labels.index("people.person.date_of_birth"),)
+    assert read.chain == (family.relation_names.index("people.person.date_of_birth"),)
 
 
 def test_webqsp_takes_a_doubtful_chain_where_there_is_no_better_and_none_that_the_graph_lacks(
@@ -56,7 +56,7 @@ def test_webqsp_takes_a_doubtful_chain_where_there_is_no_better_and_none_that_th
     second = webqsp_question("q2", "what?", webqsp_parse("m.ann", ["people.person.parents", "r.gone"], ["m.bob"]))
     path = write_webqsp(tmp_path / "all.json", [first, second])
     one, two = load_question_file(path, format="webqsp", graph=family)[0]
-    assert (one.chain, two.chain) == ((family.relation_labels.index("people.person.parents"),), None)
+    assert (one.chain, two.chain) == ((family.relation_names.index("people.person.parents"),), None)
 
 
 def test_questions_that_nothing_can_answer_are_kept(tmp_path: Path, family: KnowledgeGraph) -> None:

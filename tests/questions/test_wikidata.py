@@ -9,30 +9,38 @@ from typing import Any
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.profiles import WIKIDATA
 from kgqa_core.questions.formats import QuestionFile, open_format
-from kgqa_core.questions.wikidata import ITEM, NO_FACT, PROPERTY, topics_of
+from kgqa_core.questions.wikidata import NO_FACT, topics_of
 from kgqa_core.types import Question
-from tests.loading import load_question_file
+from tests.loading import build_rdf, load_question_file
 from tests.questions.freebase_files import write_json
 
+PROPERTY, ITEM = WIKIDATA.namespaces
 RESOURCE = "http://dbpedia.org/resource/"
 LABEL = "http://www.w3.org/2000/01/rdf-schema#label"
 FACTS = [("Q1", "P19", "Q2"), ("Q3", "P19", "Q2"), ("Q1", "P31", "Q5"), ("Q2", "P17", "Q4")]
-NAMES = {"Q1": "Ada Moon", "Q2": "Port Amber", "Q3": "Ben Snow", "Q4": "Freedonia", "Q5": "human"}
+NAMES = {
+    "Q1": "Ada Moon",
+    "Q2": "Port Amber",
+    "Q3": "Ben Snow",
+    "Q4": "Freedonia",
+    "Q5": "human",
+    "P19": "place of birth",
+}
 
 
 @pytest.fixture(scope="module")
 def truthy(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
-    """Four facts and five names, written as Wikidata writes them."""
+    """Four facts and six names, one of a property, written as Wikidata writes them."""
     folder = tmp_path_factory.mktemp("truthy")
     lines = [f"<{ITEM}{head}> <{PROPERTY}{relation}> <{ITEM}{tail}> ." for head, relation, tail in FACTS]
     lines += [
         f'<{ITEM}{item}> <{LABEL}> "{name}"@{language} .' for item, name in NAMES.items() for language in ("en", "de")
     ]
     (folder / "truthy.nt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    build_graph(folder / "truthy.nt", format="rdf", out_dir=folder / "graph")
+    build_rdf(folder / "truthy.nt", folder, format="wikidata")
     return open_graph(folder / "graph")
 
 
@@ -54,7 +62,7 @@ def test_simple_questions_walk_an_r_backwards(tmp_path: Path, truthy: KnowledgeG
         ("who was born in [topic]?", {"Port Amber"}, {"Ben Snow"}),
         ("where was he born", set(), {"Port Amber"}),  # asked, and counted as wrong: the graph has no Q9
     ]
-    born = truthy.relation_labels.index(f"{PROPERTY}P19")
+    born = truthy.relation_names.index("place of birth")
     assert [one.chain for one in questions[:2]] == [(born,), (born + truthy.num_relations,)]
     assert [(one.line, one.reason) for one in rejects] == [(number, NO_FACT) for number in (4, 5, 6)]
 
@@ -94,14 +102,14 @@ def test_a_file_of_queries_without_answers_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sparql", "topics"),
     [
-        ("SELECT ?x { wd:Q2 wdt:P17 ?x }", [ITEM + "Q2"]),
-        (f"PREFIX e: <{ITEM}> SELECT ?x {{ ?x wdt:P19/wdt:P17 e:Q4 . ?x wdt:P31 e:Q5 }}", [ITEM + "Q4"]),
-        ("SELECT ?x { ?x wdt:P31/wdt:P279* wd:Q5 . ?x wdt:P19 wd:Q2 . wd:Q2 ?p ?x }", [ITEM + "Q2"]),
+        ("SELECT ?x { wd:Q2 wdt:P17 ?x }", ["Q2"]),
+        (f"PREFIX e: <{ITEM}> SELECT ?x {{ ?x wdt:P19/wdt:P17 e:Q4 . ?x wdt:P31 e:Q5 }}", ["Q4"]),
+        ("SELECT ?x { ?x wdt:P31/wdt:P279* wd:Q5 . ?x wdt:P19 wd:Q2 . wd:Q2 ?p ?x }", ["Q2"]),
         ("SELECT ?x { res:Berlin dbo:mayor ?x . ?x a dbo:Person ; rdf:type res:Thing }", [RESOURCE + "Berlin"]),
         ("SELECT ?x { <" + RESOURCE + "AC/DC> dbo:genre ?x }", [RESOURCE + "AC/DC"]),
         ("SELECT ?x { ?x dbo:author dbr:J._R._R._Tolkien. FILTER(?x > 3) }", [RESOURCE + "J._R._R._Tolkien"]),
-        ("SELECT ?a { ?a wdt:P31 wd:Q5 . wd:Q64 wdt:P6 ?a }", [ITEM + "Q64"]),
-        ("SELECT ?x { ?x wdt:P1 wd:Q5,wd:Q6 FILTER(?x = wd:Q7) }", [ITEM + "Q5", ITEM + "Q6", ITEM + "Q7"]),
+        ("SELECT ?a { ?a wdt:P31 wd:Q5 . wd:Q64 wdt:P6 ?a }", ["Q64"]),
+        ("SELECT ?x { ?x wdt:P1 wd:Q5,wd:Q6 FILTER(?x = wd:Q7) }", ["Q5", "Q6", "Q7"]),
         ("SELECT (COUNT(dbr:Foo) AS ?n) { dbr:Bar_(x) dbo:a ?n }", [RESOURCE + "Foo", RESOURCE + "Bar_(x)"]),
         ("SELECT ?x { ?x dbo:a dbr:Dr._No_\\(film\\) }", [RESOURCE + "Dr._No_(film)"]),
         ("SELECT ?x { ?x dct:subject dbr:Category:Foo }", [RESOURCE + "Category:Foo"]),

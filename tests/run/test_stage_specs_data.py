@@ -36,8 +36,9 @@ SHAPED_BY: dict[tuple[str, ...], str] = {
 }
 SHAPING = {name: set(stages) for stages, names in SHAPED_BY.items() for name in names.split()}
 OF_DUMP = {
-    **dict.fromkeys(("language", "keep_types", "noise", "max_reject_ratio"), "dump"),
-    **dict.fromkeys(("hops", "cvt_is_hop", "hub_cap"), "graph"),
+    **dict.fromkeys(("namespaces", "names", "aliases", "types", "language", "keep_types", "keep_foreign"), "dump"),
+    **dict.fromkeys(("noise", "max_reject_ratio"), "dump"),
+    **dict.fromkeys(("hops", "cvt_is_hop", "hub_cap", "names_relations"), "graph"),
 }
 OF_CUT = ("method", "hops", "group_cap", "cvt_is_hop", "drop_relations", "max_triples", "max_entities")
 # Settings that are in specs in another way, each with a test of its own below: files by content, seeds as stages.
@@ -152,7 +153,7 @@ def test_a_dump_is_parsed_file_by_file_and_the_graph_is_what_topics_reach(films:
         assert {key.partition("-")[0] for key in found} - {"topics"} == {stage}, setting
     assert changed(films, "dataset.questions.train_size=11", base=(DUMP,)) == {"questions"}  # the same topics
     (films.parent / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"holds no \.nt or \.gz file"):
+    with pytest.raises(ConfigError, match=r"holds no \.nt, \.nq, .* file"):
         specs_of(films, "dataset.graph={format: freebase, path: empty}")
 
 

@@ -76,7 +76,7 @@ def edge(graph: KnowledgeGraph, ids: Ids) -> Callable[..., Step]:
     """Return a function that makes a step of labels, be it in the graph or not."""
 
     def make(head: str, relation: str, tail: str, reverse: bool = False) -> Step:
-        return Step(ids(head)[0], graph.relation_labels.index(relation), ids(tail)[0], reverse)
+        return Step(ids(head)[0], graph.relation_names.index(relation), ids(tail)[0], reverse)
 
     return make
 
@@ -86,7 +86,7 @@ def path_of(graph: KnowledgeGraph) -> Ids:
     """Return a function from relation labels (``~`` before it: walked backwards) to a relation path."""
 
     def parse(*labels: str) -> tuple[int, ...]:
-        forward = [graph.relation_labels.index(label.lstrip("~")) for label in labels]
+        forward = [graph.relation_names.index(label.lstrip("~")) for label in labels]
         back = [graph.num_relations if label.startswith("~") else 0 for label in labels]
         return tuple(map(sum, zip(forward, back, strict=True)))
 

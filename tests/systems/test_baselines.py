@@ -246,7 +246,7 @@ def test_true_false_questions(forty: Forty, id: str, said: str, verdict: bool) -
 
 def test_never_more_calls_than_the_paper_says(forty: Forty) -> None:
     """2ND + D + 1 for a beam of N and D steps, where everything is always worth something."""
-    steps = [f"{sign}{label}" for label in forty.graph.relation_labels for sign in ("", "^")]
+    steps = [f"{sign}{label}" for label in forty.graph.relation_names for sign in ("", "^")]
     model = ScriptedModel()
     model.on("score_relations", "", "\n".join(f"9: {step} = 1.00" for step in steps), times=None)
     model.on("score_entities", "", "\n".join(f"{name} = 0.50" for name in forty.graph.entity_names), times=None)

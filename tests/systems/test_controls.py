@@ -60,7 +60,7 @@ def test_all_that_the_path_reaches_is_the_answer_at_equal_scores(
     assert prediction.candidates == prediction.answers == ids("Ash", "Birch")
     assert prediction.scores == (0.5, 0.5)
     assert (prediction.covered, prediction.verdict, prediction.abstained) == (True, None, False)
-    (ash, dan), relation = ids("Ash", "Dan"), graph.relation_labels.index("directed_by")
+    (ash, dan), relation = ids("Ash", "Dan"), graph.relation_names.index("directed_by")
     assert prediction.paths[0] == (Step(head=ash, relation=relation, tail=dan, reverse=True),)
     assert len(prediction.paths) == 2
 

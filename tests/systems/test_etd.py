@@ -69,7 +69,7 @@ def test_each_text_is_encoded_once(system: ExplorerSystem, graph: KnowledgeGraph
 
     spied = ExplorerSystem(graph, system.model, system.card, encode)
     spied.answer([ask(text, "Ash") for text in ("who made [topic]", "when was [topic]", "who made [topic]")])
-    assert asked == [["when was [topic]", "who made [topic]"], graph.relation_labels]
+    assert asked == [["when was [topic]", "who made [topic]"], graph.relation_names]
 
 
 def test_limits_replace_those_of_the_checkpoint_and_none_leaves_them(system: ExplorerSystem) -> None:

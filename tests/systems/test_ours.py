@@ -337,7 +337,7 @@ def test_answers_of_a_plan_have_their_path_along_it(forty: Forty) -> None:
     """The explorer came to Port Amber by way of an actor; what is answered is the place of the director."""
     answered = run(forty, "born", ["starred born_in"], APART, PLANNER)
     prediction = answered.answer.prediction
-    labels = [forty.graph.relation_labels[step.relation] for step in prediction.paths[0]]
+    labels = [forty.graph.relation_names[step.relation] for step in prediction.paths[0]]
     assert labels == ["directed_by", "born_in"]
     assert answered.num_invented == 0
 

@@ -46,7 +46,7 @@ def world(rows: tuple[SearchGraph, list[Question]]) -> World:
 
 def in_labels(prediction: Prediction, graph: KnowledgeGraph) -> dict[str, Any]:
     """Return what a prediction says, whatever the ids of its graph: tied candidates in order of label."""
-    label, relation = graph.label_of, graph.relation_labels
+    label, relation = graph.label_of, graph.relation_names
     ranked = zip(prediction.candidates, prediction.scores, strict=True)
     return {
         "ranked": sorted((-round(score, 6), label(entity)) for entity, score in ranked),
@@ -106,7 +106,7 @@ def test_the_controls_stay_inside_too(world: World) -> None:
     system, questions = world
     assert system.subgraphs is not None
     rows, graph = [*map(system.subgraphs.to_rows, questions)], system.subgraphs.graph
-    likes = graph.relation_labels.index("likes")
+    likes = graph.relation_names.index("likes")
     inside = answer_by_path(graph, rows[1], (likes,))
     assert [system.graph.label_of(int(system.subgraphs.entity[row])) for row in inside.answers] == ["m.rock"]
     _, ceiling = follow_gold_chains(graph, rows, max_hops=2)

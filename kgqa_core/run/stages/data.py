@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError
+from kgqa_core.profiles import SYNTAXES
 from kgqa_core.questions.formats import list_files, question_files
 from kgqa_core.run.cluster import MapTasks, chunk_mapper
 from kgqa_core.run.open import graph_of, subgraphs_of
@@ -27,7 +29,6 @@ from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.tracking import Recorder
 
 DUMP = "dump-"  # + the name of a dump file: the key of its stage
-HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settings of a dump; the others are the graph's
 TOPICS_FILE = "topics.parquet"
 DUCKDB_SHARE = 0.6  # of a memory limit: DuckDB's own does not count what Python and Arrow hold beside it
 STRICT = {"max_reject_ratio": 0.0}  # of files that we made ourselves
@@ -65,31 +66,35 @@ def _dataset_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
     """A dump is parsed file by file, whatever is asked."""
-    if graph := _freebase(config):
-        parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
+    if graph := _dump(config):
+        said = asdict(graph.profile) | {"max_reject_ratio": graph.max_reject_ratio}
+        del said["names_relations"]  # the graph's
+        parse = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
         for path in _triple_files(graph):
             yield StageSpec(f"{DUMP}{path.name}", parse, files={path.name: path})
 
 
-def _freebase(config: RunConfig) -> base.FreebaseSection | None:
+def _dump(config: RunConfig) -> base.DumpSection | None:
     graph = config.dataset.graph if isinstance(config.dataset, base.FileDataset) else None
-    return graph if isinstance(graph, base.FreebaseSection) else None
+    return graph if isinstance(graph, base.DumpSection) else None
 
 
-def _triple_files(graph: base.GraphSection | base.FreebaseSection) -> list[Path]:
-    """Return the path, or the files of a folder of a dump or of Parquet; ConfigError where that holds none."""
-    suffixes = {"freebase": (".nt", ".gz"), "parquet": (".parquet",)}.get(graph.format)
+def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
+    """Return the path, or the files of a folder of RDF or of Parquet; ConfigError where that holds none."""
+    suffixes = (
+        (*SYNTAXES, ".gz") if isinstance(graph, base.DumpSection) else {"parquet": (".parquet",)}.get(graph.format)
+    )
     if graph.path is None or suffixes is None or not graph.path.is_dir():
         return [graph.path] if graph.path else []
     found = sorted(entry for entry in graph.path.iterdir() if entry.suffix in suffixes and entry.is_file())
     if not found:
-        raise ConfigError(f"dataset.graph.path: {graph.path} holds no {' or '.join(suffixes)} file")
+        raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
     return found
 
 
 def _topics_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Topics are a stage, so that other texts of the same topics change no graph."""
-    if isinstance(config.dataset, base.FileDataset) and (graph := _freebase(config)) and graph.hops is not None:
+    if isinstance(config.dataset, base.FileDataset) and (graph := _dump(config)) and graph.hops is not None:
         questions = config.dataset.questions
         read = questions.model_dump(mode="json", include={"format", "hops"})
         yield StageSpec("topics", read, files=question_files(questions))
@@ -104,7 +109,10 @@ def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
             named = {"triples" if path == graph.path else f"triples/{path.name}": path for path in _triple_files(graph)}
             files = named or question_files(config.dataset.questions)
             files |= {"names": graph.names} if graph.names else {}
-        own = graph.model_dump(mode="json", exclude={"path", "names", *(HOW_TO_PARSE if needs else ())})
+            own = graph.model_dump(mode="json", exclude={"path", "names"})
+        else:
+            own = graph.model_dump(mode="json", include={"format", "hops", "cvt_is_hop", "hub_cap"})
+            own["names_relations"] = graph.profile.names_relations
         yield StageSpec("graph", own, tuple(spec.key for spec in needs), files)
 
 
@@ -151,16 +159,11 @@ def _parse(
     run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder, *, map_files: MapTasks = map, threads: int = 1
 ) -> None:
     from kgqa_core.graph.dump import parse_dump
-    from kgqa_core.graph.dump_rows import NOISE_PREFIXES, DumpOptions
+    from kgqa_core.graph.dump_rows import DumpOptions
 
-    graph, files = _freebase(run.config), list(spec.files.values())
+    graph, files = _dump(run.config), list(spec.files.values())
     assert graph is not None
-    options = DumpOptions(
-        language=graph.language,
-        types_as_triples=graph.keep_types,
-        noise=NOISE_PREFIXES if graph.noise is None else graph.noise,
-        max_reject_ratio=graph.max_reject_ratio,
-    )
+    options = DumpOptions(graph.profile, max_reject_ratio=graph.max_reject_ratio)
     parse = partial(parse_dump, out_dir=folder, options=options, threads=threads, journal=folder / JOURNAL)
     if map_files is map:  # nobody hears of progress on a worker
         parse = partial(parse, progress=partial(run.progress, f"parsing {files[0].name}"))
@@ -182,7 +185,7 @@ def _read_topics(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.graph.build import BuildLimits, build_graph
 
-    if source := _freebase(run.config):
+    if source := _dump(run.config):
         _build_closure(run, source, folder, recorder)
         return
     if isinstance(run.config.dataset, base.FileDataset):
@@ -210,7 +213,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     recorder.table("rejects", "rejects.parquet")
 
 
-def _build_closure(run: Pipeline, source: base.FreebaseSection, folder: Path, recorder: Recorder) -> None:
+def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.graph.build import BuildLimits
     from kgqa_core.graph.closure import build_from_dump
     from kgqa_core.graph.closure_walk import labels_named
@@ -231,6 +234,7 @@ def _build_closure(run: Pipeline, source: base.FreebaseSection, folder: Path, re
             hops=source.hops,
             cvt_is_hop=source.cvt_is_hop,
             hub_cap=source.hub_cap,
+            names_relations=source.profile.names_relations,
             limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
         )
     shutil.rmtree(spill)
@@ -294,9 +298,9 @@ def _question_paths(run: Pipeline) -> list[Path]:
 
 STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
-    Stage("dump", 3, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
+    Stage("dump", 4, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
-    Stage("graph", 6, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
-    Stage("subgraphs", 2, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
+    Stage("graph", 7, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
+    Stage("subgraphs", 3, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
     Stage("questions", 4, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )

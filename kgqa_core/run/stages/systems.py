@@ -274,7 +274,7 @@ def answer_chunk(chunk: Chunk) -> int:
     with written_whole(chunk.part("usage")) as unfinished:
         pq.write_table(done.usage, unfinished, compression="zstd")
     names: dict[str, Any] = {"entity_names": graph.entity_names}
-    names["render_path"] = partial(render_path, **names, relation_labels=graph.relation_labels)
+    names["render_path"] = partial(render_path, **names, relation_names=graph.relation_names)
     out, answered = chunk.part("predictions"), done.answered
     write_answered(out, answered, source=bench.source, usage=done.usage, stopped=done.stopped, **names)
     return chunk.number
