@@ -8,10 +8,10 @@ import numpy as np
 
 from benchmarks.measure import write_section
 from kgqa_core.config import GateSection
-from kgqa_core.evaluation.gate import LOSS, judge_challenger
 from kgqa_core.evaluation.metrics import QuestionScores
 from kgqa_core.evaluation.predictions import Source
 from kgqa_core.evaluation.runs import Asked, EvaluatedRun
+from tasks.verdict import LOSS, judge_challenger
 
 TRIALS = 400
 SMALL = 20  # trials

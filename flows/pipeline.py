@@ -23,7 +23,7 @@ from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
-from tasks.caps import CapReached, capped
+from tasks.caps import CapReached, capped, spent_folder
 from tasks.garbage import note_run
 from tasks.logs import OURS
 from tasks.outbox import end_killed, noted
@@ -76,22 +76,25 @@ def make(
     tracked: bool = False,
     judged: bool = False,
     train_on: str | None = None,
+    counts_for: str | None = None,
 ) -> RunSummary:
     """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task.
 
     ``tracked``: MLflow is told how the run ended, however it ended, and Prefect shows the results. ``judged``: the gate
     decides whether what was made takes the champion's place, where the run has one; over its caps nothing does.
-    ``train_on``: as ``retrain``.
+    ``train_on``: as ``retrain``. ``counts_for``: the run whose caps what is spent here counts for, too.
     """
     asked = given(config)
     pipeline, parent = open_started(asked)
     home, tracks, judged = asked.runtime.home, tracked and asked.tracking.enabled, judged and asked.gate is not None
     end_killed(home, mark_crashed)
     run = describe_run(asked)
+    section = asked.gate if judged or wanted == TRAINING else None
+    shared = spent_folder(home, counts_for or run.id) if counts_for or train_on else None
     try:
         with (
             noted(home, run, tracked=tracks) as note,
-            capped(asked.gate if judged or wanted == TRAINING else None) as caps,
+            capped(section, shared, keep=counts_for is not None) as caps,
         ):
             worker = StageTasks(note, caps.check)
             try:
@@ -100,7 +103,9 @@ def make(
                     ensure(fresh, ["questions"], accept=accept, worker=worker.begin(fresh, ["questions"]))
                     pipeline, parent = open_started(asked)
                 if train_on and isinstance(config, Path) and lacks_explorer(pipeline):
-                    train_in_pool(config, train_on)
+                    caps.check("explorer")  # what was spent by now is known there
+                    train_in_pool(config, train_on, run.id)
+                    caps.check("explorer")
                 goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
                 outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))
                 summary = summarise(pipeline, outcomes)
@@ -160,9 +165,9 @@ def encode(config: RunConfig | Path) -> RunSummary:
 
 
 @flow(name="train_explorer", flow_run_name=name_run, persist_result=False)
-def train_explorer(config: RunConfig | Path) -> RunSummary:
-    """Train one explorer per seed."""
-    return make(config, *TRAINING)
+def train_explorer(config: RunConfig | Path, counts_for: str | None = None) -> RunSummary:
+    """Train one explorer per seed; ``counts_for``: the retraining that calls this, whose caps hold for both."""
+    return make(config, *TRAINING, counts_for=counts_for)
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)

@@ -9,6 +9,12 @@ from pathlib import Path
 MAX_SHOWN = 200  # characters of a user's value that an error message repeats
 
 
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Say whether a CPU or GPU had no memory left, as Python, NumPy, or torch's allocators put it."""
+    told = ("out of memory", "can't allocate memory")
+    return isinstance(problem, MemoryError) or any(words in str(problem) for words in told)
+
+
 class KgqaError(Exception):
     """Base of every error that is the input's or the environment's fault, not the program's."""
 

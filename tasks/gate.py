@@ -1,7 +1,7 @@
 """The gate of a retraining: may what was trained take the champion's place?
 
 Champion and challenger answer the same questions of the new graph, a split that nothing learns from. The challenger has
-to be no worse (``kgqa_core.evaluation.gate``), has to beat its template control, and a fresh process has to load it and
+to be no worse (``tasks.verdict``), has to beat its template control, and a fresh process has to load it and
 answer within its limits. What was found is an artifact, so it is found once, and told like any other stage.
 """
 
@@ -21,7 +21,6 @@ from kgqa_core.artifacts import Artifact, Recipe, read_artifact, write_json
 from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
-from kgqa_core.evaluation.gate import LOSS, Judged, judge_challenger
 from kgqa_core.evaluation.metrics import score_outcomes
 from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
 from kgqa_core.run import open as opening
@@ -30,6 +29,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.systems import system_key
 from kgqa_core.tracking import Recorder, write_record
 from tasks.release import ARTIFACTS, PINNED, Release
+from tasks.verdict import LOSS, Judged, judge_challenger
 
 if TYPE_CHECKING:
     from kgqa_core.types import Question

@@ -202,10 +202,11 @@ def dataset_lock(home: Path, dataset: str, *, wait: bool) -> Iterator[None]:
         yield
 
 
-def train_in_pool(config: Path, pool: str) -> None:
+def train_in_pool(config: Path, pool: str, counts_for: str | None = None) -> None:
     """Let a worker of another pool train a run's explorers, in this home; without a live one, warn and do nothing.
 
-    Raises CapReached where it takes more than it may, KgqaError where it does not end well otherwise.
+    ``counts_for``: the run whose caps it has a share in. Raises CapReached where it takes more than it may, KgqaError
+    where it does not end well otherwise.
     """
     from prefect import get_client
     from prefect.deployments import run_deployment
@@ -222,7 +223,7 @@ def train_in_pool(config: Path, pool: str) -> None:
     if not any(worker.status == "ONLINE" for worker in workers):
         _log.warning("no worker of the pool %s is alive: the explorers are trained here", pool)
         return
-    run = run_deployment("train_explorer/train", parameters={"config": str(config)})
+    run = run_deployment("train_explorer/train", parameters={"config": str(config), "counts_for": counts_for})
     if run.state is None or not run.state.is_completed():
         _, capped, why = str(run.state and run.state.message).partition(f"{CapReached.__name__}: ")
         if capped:

@@ -8,17 +8,15 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drills.runs import CONF, MODEL, Home, kill_group
+from benchmarks.drills.runs import CONF, MODEL, Home, kill_group, running
+from benchmarks.drills.scheduled import scheduled
 from kgqa_core.artifacts import write_json
 from tasks.leftovers import process_started
 from tasks.release import Releases
@@ -158,37 +156,6 @@ def rollback(folder: Path, server: str, points: int) -> Found:
     return {"code": code, "champion_stays": after == first, "moves": moves, "made_again": again}
 
 
-@contextmanager
-def running(folder: Path, deployments: Path) -> Iterator[tuple[Home, Callable[..., Any]]]:
-    """Run `kgqa up` in a home of its own; yield the home, and what asks Prefect's API, also while it starts again."""
-    import urllib.request
-
-    from tests.processes import free_port
-
-    home, kgqa, ports = Home(folder / "services"), [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
-    told: Found = {"cwd": folder, "env": home.environment, "check": True, "stdout": subprocess.DEVNULL}
-    places = ["--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1]), "--deployments", str(deployments)]
-    subprocess.run([*kgqa, "up", *places], **told)
-
-    def ask(what: str, **body: Any) -> Any:
-        data = json.dumps(body).encode() if body else None
-        url = f"http://127.0.0.1:{ports[0]}/api/{what}"
-        for _ in range(120):
-            try:
-                with urllib.request.urlopen(
-                    urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=30
-                ) as reply:
-                    return json.load(reply)
-            except OSError:
-                time.sleep(1)  # it starts again
-        raise RuntimeError(f"{url} does not answer")
-
-    try:
-        yield home, ask
-    finally:
-        subprocess.run([*kgqa, "down"], **told)
-
-
 def server_killed(folder: Path, server: str, points: int) -> Found:
     """kill -9 of both servers of `kgqa up` during a run of its worker: they start again, and the run ends well."""
     from tasks.services import read_services
@@ -214,33 +181,6 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
         if state != "COMPLETED" or not found["champion"]:
             raise RuntimeError(f"{found}")
         return found
-
-
-SHORT = """\
-deployments:
-  - {name: short, entrypoint: "FOLDER/short.py:short", work_pool: {name: kgqa-cpu}}
-"""
-
-
-def scheduled(folder: Path, server: str, points: int) -> Found:
-    """Many short runs, three at a time, on a busy machine: none is taken for dead while it lives."""
-    (folder / "prefect.yaml").write_text(SHORT.replace("FOLDER", str(folder)), encoding="utf-8")
-    (folder / "short.py").write_text("from prefect import flow\n\n\n@flow\ndef short(): ...\n", encoding="utf-8")
-    with running(folder, folder / "prefect.yaml") as (home, ask):
-        deployment, began = ask("deployments/name/short/short")["id"], time.monotonic()
-        made, states = list[str](), dict[str, str]()
-        while len(states) < points:
-            while len(made) < min(points, len(states) + 3):
-                made.append(ask(f"deployments/{deployment}/create_flow_run", state={"type": "SCHEDULED"})["id"])
-            for run in (one for one in made if one not in states):
-                if (state := ask(f"flow_runs/{run}")["state"]["type"]) in ("COMPLETED", "FAILED", "CRASHED"):
-                    states[run] = state
-            time.sleep(1)
-        wrong = [line for line in (home.folder / "logs" / "keeper.log").read_text().splitlines() if "WARNING" in line]
-        counted = Counter(states.values())
-        if counted["COMPLETED"] < points or wrong:
-            raise RuntimeError(f"{counted}, the keeper said {wrong}")
-        return {"runs": points, "states": dict(counted), "seconds": round(time.monotonic() - began)}
 
 
 DRILLS: dict[str, Callable[..., Found]] = {

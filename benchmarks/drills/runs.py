@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,3 +123,42 @@ def kill_group(run: subprocess.Popen[str]) -> None:
     """Kill a run with all that it started, as a power cut would."""
     os.killpg(run.pid, signal.SIGKILL)
     run.wait(20)
+
+
+@contextmanager
+def running(folder: Path, deployments: Path, *options: str) -> Iterator[tuple[Home, Callable[..., Any]]]:
+    """Run `kgqa up` with these options in a home of its own; yield the home, and what asks Prefect's API.
+
+    That waits for a server that starts again.
+    """
+    from tests.processes import free_port
+
+    home, kgqa, ports = Home(folder / "services"), [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
+    told: dict[str, Any] = {"cwd": folder, "env": home.environment, "check": True, "stdout": subprocess.DEVNULL}
+    places = [
+        "--prefect-port",
+        str(ports[0]),
+        "--mlflow-port",
+        str(ports[1]),
+        "--deployments",
+        str(deployments),
+        *options,
+    ]
+    subprocess.run([*kgqa, "up", *places], **told)
+
+    def ask(what: str, method: str | None = None, **body: Any) -> Any:
+        data = json.dumps(body).encode() if body else None
+        url = f"http://127.0.0.1:{ports[0]}/api/{what}"
+        for _ in range(120):
+            try:
+                asked = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+                with urllib.request.urlopen(asked, timeout=30) as reply:
+                    return json.loads(reply.read() or "null")
+            except OSError:
+                time.sleep(1)  # it starts again
+        raise RuntimeError(f"{url} does not answer")
+
+    try:
+        yield home, ask
+    finally:
+        subprocess.run([*kgqa, "down"], **told)

@@ -13,6 +13,7 @@ torch has two threads, and the same seed would no longer give the same weights.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,11 +24,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kgqa_core.errors import is_out_of_memory
 from kgqa_core.explorer import kernels
 from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, scatter_sum, spread_sum
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
+_log = logging.getLogger(__name__)
 Ints = npt.NDArray[np.integer]
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 # A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
@@ -301,7 +304,8 @@ def explore_rows(
 ) -> Iterator[tuple[Int, Batch, Exploration]]:
     """Yield (rows, batch, what was found) of the questions ``rows``: all at once where ``options.max_edges`` allows.
 
-    A single question is never refused: what it needs depends on the edge budget alone.
+    A single question is never refused: what it needs depends on the edge budget alone. Where a machine's memory is full
+    a batch is halved, too, but not in training, whose gradients need more: see ``Trainer``.
     """
     parts = [rows]
     while parts:
@@ -309,5 +313,9 @@ def explore_rows(
         batch = questions.batch(part)
         try:
             yield part, batch, explore(model, graph, batch, texts=texts, options=options)
-        except TooManyEdges:
+        except (TooManyEdges, RuntimeError, MemoryError) as problem:
+            if not isinstance(problem, TooManyEdges):
+                if model.training or len(part) == 1 or not is_out_of_memory(problem):
+                    raise
+                _log.warning("out of memory with %d questions at once: going on with half", len(part))
             parts += np.array_split(part, [len(part) // 2])[::-1]

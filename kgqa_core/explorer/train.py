@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from kgqa_core.artifacts import sync, written_whole
 from kgqa_core.config import ExplorerSection
-from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.errors import KgqaError, is_out_of_memory, shorten
 from kgqa_core.explorer.batch import Int, QuestionArrays
 from kgqa_core.explorer.explore import ExploreOptions, explore_rows, loss_sum
 from kgqa_core.explorer.model import Explorer, Texts
@@ -99,6 +100,7 @@ class Trainer:
         least = max(LEAST_EPOCHS, -(-LEAST_STEPS // max(self._epoch_steps, 1)))
         self.num_epochs = settings.epochs or least
         self.num_steps = self.num_epochs * self._epoch_steps
+        self._at_once = settings.batch_size  # questions explored together; fewer where the memory holds fewer
 
     @property
     def share_done(self) -> float:
@@ -165,11 +167,9 @@ class Trainer:
         lost, again = state.lost[lesson], list[int]()
         if len(lost) >= max(1, settings.batch_size // 4):  # enough to share their state classes
             again, state.lost[lesson] = lost[: settings.batch_size], lost[settings.batch_size :]
-        self.optimizer.zero_grad()
-        seen, size = defaultdict[str, float](float), len(rows) + len(again)
-        if again:
-            state.hopeless[lesson] += self._backward(lesson, np.array(again), size, 0.0, seen)
-        uncovered = self._backward(lesson, rows, size, self.threshold, seen)
+        size = len(rows) + len(again)
+        still_lost, uncovered, seen = self._gradient(lesson, rows, again)
+        state.hopeless[lesson] += still_lost
         if self.threshold and uncovered:
             hopeless = set(state.hopeless[lesson])
             state.lost[lesson] += [row for row in uncovered if row not in hopeless]
@@ -197,6 +197,29 @@ class Trainer:
             explored_again=100.0 * len(again) / len(rows),
         )
 
+    def _gradient(self, lesson: int, rows: Int, again: list[int]) -> tuple[list[int], list[int], dict[str, float]]:
+        """Compute a step's gradient; return which rows of ``again`` and of ``rows`` reached no gold, and what was seen.
+
+        Where memory is full it is computed anew by half as many questions at once, as are those of all later steps.
+        """
+        while True:
+            self.optimizer.zero_grad()
+            size, seen = len(rows) + len(again), defaultdict[str, float](float)
+            try:
+                still_lost = self._backward(lesson, np.array(again), size, 0.0, seen) if again else []
+                return still_lost, self._backward(lesson, rows, size, self.threshold, seen), seen
+            except (RuntimeError, MemoryError) as problem:
+                tried = min(self._at_once, max(len(rows), len(again)))
+                if not is_out_of_memory(problem):
+                    raise
+                if tried == 1:
+                    cure = "lower explorer.edge_budget or explorer.width"
+                    raise KgqaError(f"the memory does not hold a training step of one question: {cure}") from problem
+            self._at_once = tried // 2
+            _log.warning("out of memory with %d questions at once: going on with %d", tried, self._at_once)
+            if torch.cuda.is_available():  # the error is gone, and with it what the attempt held
+                torch.cuda.empty_cache()
+
     def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: dict[str, float]) -> list[int]:
         """Add the gradient of some rows, each weighing one ``size``-th; return those that reached no gold."""
         one, settings = self.lessons[lesson], self.settings
@@ -207,8 +230,11 @@ class Trainer:
         total, uncovered = 0.0, []
         with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
             # Inside the step: around the loop it would keep stale casts of the weights.
-            found_parts = explore_rows(self.model, one.graph, one.questions, rows, texts=texts, options=options)
-            for part, batch, found in found_parts:
+            how: Any = {"texts": texts, "options": options}
+            for part, batch, found in chain.from_iterable(
+                explore_rows(self.model, one.graph, one.questions, rows[start : start + self._at_once], **how)
+                for start in range(0, len(rows), self._at_once)
+            ):
                 loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=settings.loss == "per_answer")
                 if covered.any():
                     (loss / size).backward()  # type: ignore[no-untyped-call]

@@ -27,13 +27,17 @@ PATIENCE_SECONDS = 120.0  # without any worker; a killed one is back within a fe
 
 
 def fan_out(
-    client: Any, *, progress: Progress | None = None, patience: float = PATIENCE_SECONDS
+    client: Any,
+    *,
+    progress: Progress | None = None,
+    arrived: Callable[[Any], None] = lambda result: None,
+    patience: float = PATIENCE_SECONDS,
 ) -> Callable[[Callable[[Item], Result], Iterable[Item]], list[Result]]:
     """Return a stand-in for ``map`` that runs on the workers of a ``distributed.Client`` and keeps the items' order.
 
     Workers must see the same folders under the same paths. Items are taken when a worker is free for them, so there
     may be any number. A killed worker costs only its task, and results on their way from there to here: milliseconds
-    after they were made. ``progress`` is told where the number of items is known.
+    after they were made. ``arrived`` gets each result; ``progress`` is told where the number of items is known.
 
     A failure is raised here and cancels what still waits. Raises KgqaError where a task's workers were killed time
     after time, with the item's name, and where there has been no worker for ``patience`` seconds.
@@ -59,6 +63,7 @@ def fan_out(
                     del running[future]
                     future.release()  # else a worker that dies later would have its result to make again
                     slots.give(1)
+                    arrived(results[number])
                     if progress is not None and total is not None:
                         progress(len(results), total)
         finally:

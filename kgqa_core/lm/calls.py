@@ -64,7 +64,7 @@ class Meter:
     Budgets add up over everything that a system asks for a question: a second evaluation needs a second meter.
     """
 
-    num_paid = 0  # calls that went to models, by all meters of this process
+    num_paid = 0  # calls that went to models, by all meters of this process and of what worked for it
 
     def __init__(self) -> None:
         """Begin without any account."""

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicLayer
 
-from kgqa_core.errors import KgqaError
+from kgqa_core.errors import KgqaError, is_out_of_memory
 from kgqa_core.lm.constraints import Place, TokenState
 from kgqa_core.lm.folders import Ending
 from kgqa_core.lm.search import Branch, Candidates, Search
@@ -368,9 +368,8 @@ class Batcher:
             try:
                 results.update(zip(rows, run([items[row] for row in rows]), strict=True))
                 continue
-            except (RuntimeError, DoesNotFit) as error:  # the latter of a batch inside this one
-                told = isinstance(error, torch.OutOfMemoryError | DoesNotFit)
-                if not told and "can't allocate memory" not in str(error):  # how the CPU's allocator says it
+            except (RuntimeError, MemoryError, DoesNotFit) as error:  # the last of a batch inside this one
+                if not isinstance(error, DoesNotFit) and not is_out_of_memory(error):
                     raise
             if torch.cuda.is_available():  # the error is gone, and with it what the attempt held
                 gc.collect()

@@ -31,7 +31,7 @@ from transformers import TrainerCallback
 
 from kgqa_core import errors
 from kgqa_core.artifacts import hash_file, hash_json, written_whole
-from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.errors import KgqaError, is_out_of_memory, shorten
 from kgqa_core.lm import tune_data as data
 from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob
@@ -310,12 +310,14 @@ def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, argumen
         loop = data.Loop(passes, steps, tunable.precision, model=tunable.model, args=arguments, callbacks=[journal])
         try:
             loop.train()
-        except torch.OutOfMemoryError as problem:
+        except (RuntimeError, MemoryError) as problem:
+            if not is_out_of_memory(problem):
+                raise
             is_whole = size > 1 and (arguments.world_size > 1 or section.tuning == "full")
             cures = [f"lower micro_batch (now {size})"] if is_whole else []
             cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
             cures += [f"lower max_length (now {section.max_length})"]
-            raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem
+            raise KgqaError(f"the memory does not hold a step: {', or '.join(cures)}") from problem
 
 
 def do_job(file: Path) -> None:

@@ -29,7 +29,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.errors import ConfigError, InputError, is_out_of_memory
 from kgqa_core.lm.folders import encode_answers, encode_prompts
 from kgqa_core.lm.generate import sees_all, shared_prefix
 from kgqa_core.lm.types import Prompt
@@ -294,10 +294,11 @@ class Loop(Trainer):
             before = [None if one.grad is None else one.grad.clone() for one in trained] if is_copied else []
             try:
                 return self._in_parts(model, inputs, *more, **options)
-            except torch.OutOfMemoryError:
+            except (RuntimeError, MemoryError) as problem:
                 rows, width = inputs["input_ids"].shape
                 self._most = min(self._most or rows * width, rows * width) // 2
-                if rows == 1 or self._most < width or self.args.world_size > 1 or not is_copied:
+                whole = not is_out_of_memory(problem) or rows == 1 or not is_copied
+                if whole or self._most < width or self.args.world_size > 1:
                     raise
             for parameter, gradient in zip(trained, before, strict=True):
                 parameter.grad = gradient

@@ -204,6 +204,26 @@ def test_a_batch_that_was_too_large_is_halved_and_that_size_is_not_tried_again(
     assert [prediction.answers for prediction in found] == [prediction.answers for prediction in expected]
 
 
+def test_where_memory_is_full_a_batch_is_halved_and_that_is_logged(
+    trained: Explorer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected, most = ask(trained, films.questions(), batch_size=16), 5
+
+    def tight(model: Explorer, graph: KnowledgeGraph, batch: Batch, **options: object) -> Exploration:
+        if len(batch) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return explore(model, graph, batch, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bounded, "explore", tight)
+    found = ask(trained, films.questions(), batch_size=16)
+    assert [one.answers for one in found] == [one.answers for one in expected]
+    said = [record.message for record in caplog.records if "out of memory" in record.message]
+    assert said == [f"out of memory with {size} questions at once: going on with half" for size in (16, 8, 8)]
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        ask(trained, films.questions(), batch_size=16)
+
+
 def test_a_claim_gets_a_verdict_and_its_evidence(trained: Explorer) -> None:
     right = make_question([5], masked=films.WHO, claim=films.director(5), verdict=True)
     wrong = make_question([5], masked=films.WHO, claim=films.year(5), verdict=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError
-from kgqa_core.explorer.batch import QuestionArrays
-from kgqa_core.explorer.explore import Walk
+from kgqa_core.explorer import train as explorer_train
+from kgqa_core.explorer.batch import Batch, QuestionArrays
+from kgqa_core.explorer.explore import Exploration, Walk, loss_sum
 from kgqa_core.explorer.fit import measure
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.train import Lessons, Trainer, TrainStep
@@ -153,6 +155,49 @@ def test_batches_too_large_for_memory_are_split_and_give_the_same_weights() -> N
     train(halves, replace(films.lessons(max_edges=100), texts=double))
     for one, other in zip(whole.parameters(), halves.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-9)
+
+
+FULL = (
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried 2 bytes"),
+    MemoryError(),
+)
+
+
+@pytest.mark.parametrize("problem", FULL, ids=["gpu", "cpu", "numpy"])
+def test_where_memory_is_full_a_step_begins_again_by_half_and_gives_the_same_weights(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    double = Texts(films.TEXTS.questions.double(), films.TEXTS.relations.double())
+    settings, lessons = films.section(prune_after=5, prune_below=0.2), replace(films.lessons(), texts=double)
+    whole, halves = films.fresh_model().double(), films.fresh_model().double()
+    train(whole, lessons, settings)
+    sizes = list[int]()
+
+    def tight(found: Exploration, batch: Batch, *more: Any, **options: Any) -> Any:
+        sizes.append(len(batch))
+        if sizes[-1] > 6 or len(sizes) == 7:  # the latter once, when a part of its step was done
+            raise problem
+        return loss_sum(found, batch, *more, **options)
+
+    monkeypatch.setattr(explorer_train, "loss_sum", tight)
+    train(halves, lessons, settings)
+    for one, other in zip(whole.parameters(), halves.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-9)
+    said = [record.message for record in caplog.records if "out of memory" in record.message]
+    assert [size for size in sizes if size > 6] == sizes[: len(said) - 1]  # what did not fit is not tried again
+    assert said[0] == f"out of memory with {sizes[0]} questions at once: going on with {sizes[0] // 2}"
+
+
+def test_one_question_that_memory_does_not_hold_is_an_error_that_says_what_to_lower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(explorer_train, "loss_sum", full)
+    with pytest.raises(KgqaError, match="memory does not hold a training step of one question: lower"):
+        train(films.fresh_model(), films.lessons())
 
 
 def test_several_datasets_are_learned_from_at_once() -> None:

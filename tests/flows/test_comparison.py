@@ -23,6 +23,7 @@ from flows.cli_output import MAX_ROWS, print_summary, summary_document
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.config_systems import COMPARED
 from kgqa_core.errors import KgqaError
+from kgqa_core.lm.calls import Meter
 from kgqa_core.oracle.player import Player
 from kgqa_core.run import compare as worker
 from kgqa_core.run.ensure import ensure
@@ -286,7 +287,10 @@ def test_workers_answer_as_this_process_does_and_a_killed_one_changes_nothing(
     monkeypatch.setattr(answers, "answer_chunk", partial(watched, notes=notes, victim=victim))
     here = [f"runtime.home={tmp_path / 'home'}", f"systems.run=[{system}]", "systems.chunk=3"]
     there = places(*here, "cluster.fan_out_questions=1", f"cluster.workers={workers}")
+    before = Meter.num_paid
     build_stages(there)
+    usage = pq.read_table(there.artifact(key).folder / "usage.parquet")
+    assert Meter.num_paid - before == sum(usage["paid_calls"].to_pylist()) > 0  # a retraining's cap counts them
     for table in ("predictions", "calls"):
         files = (run.artifact(key).folder / f"{table}.parquet" for run in (compared, there))
         one, other = (pq.read_table(file) for file in files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_calls_that_are_paid_count_and_those_of_before_do_not(spent: SimpleNames
         Meter().charge(account, Usage(paid_calls=1))
         with pytest.raises(CapReached, match=r"stopped in rog: .* 3 calls of language models \(gate.max_calls\)"):
             found.check("rog")
+
+
+def test_a_training_in_another_pool_and_its_retraining_are_held_to_one_sum(
+    spent: SimpleNamespace, tmp_path: Path
+) -> None:
+    shared, section = tmp_path / "spent" / "run", GateSection(max_cpu_hours=2)
+    with capped(section, shared) as retraining:
+        spent.cpu += HOUR
+        retraining.check("encodings")
+        with capped(section, shared, keep=True) as training:
+            spent.cpu += 0.9 * HOUR
+            training.check("explorer-seed0")
+            spent.cpu += 0.2 * HOUR
+            with pytest.raises(CapReached, match="stopped in explorer-seed0: it takes more than 2 CPU hours"):
+                training.check("explorer-seed0")
+        assert shared.is_dir()  # what the training spent still counts for what follows
+        spent.cpu -= 1.1 * HOUR  # it was another process, whose seconds are not this one's
+        with pytest.raises(CapReached, match="stopped in gate"):
+            retraining.check("gate")
+    assert not shared.exists()
 
 
 @pytest.mark.parametrize("section", [None, GateSection()])

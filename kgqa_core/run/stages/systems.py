@@ -231,10 +231,14 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> Iterator[MapTasks]:
     """Yield what maps chunks, over a Dask cluster where there are many questions; whoever listens hears of each."""
     from kgqa_core.graph.fan_out import fan_out
+    from kgqa_core.lm.calls import Meter
     from kgqa_core.run.compare import close_bench
 
     def told(done: int, total: int) -> None:
         run.progress(key, done_before + done, done_before + total)
+
+    def paid(num_calls: int) -> None:  # by a worker, whose meters are its own
+        Meter.num_paid += num_calls
 
     def map_here(function: Any, chunks: Any) -> list[Any]:
         results = []
@@ -245,7 +249,7 @@ def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> It
 
     if num_questions > run.config.cluster.fan_out_questions:
         with open_cluster(run.config.cluster, home=run.home) as client:
-            yield fan_out(client, progress=told)
+            yield fan_out(client, progress=told, arrived=paid)
         return
     try:
         yield map_here
@@ -254,7 +258,7 @@ def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> It
 
 
 def answer_chunk(chunk: Chunk) -> int:
-    """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
+    """Answer one chunk's questions, write its parts, return the calls paid. Runs in any process that sees the home."""
     import pyarrow.parquet as pq
 
     from kgqa_core.evaluation.predictions import render_path
@@ -277,7 +281,7 @@ def answer_chunk(chunk: Chunk) -> int:
     names["render_path"] = partial(render_path, **names, relation_names=graph.relation_names)
     out, answered = chunk.part("predictions"), done.answered
     write_answered(out, answered, source=bench.source, usage=done.usage, stopped=done.stopped, **names)
-    return chunk.number
+    return sum(done.usage["paid_calls"].to_pylist())
 
 
 STAGES = (

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.gate import count_passed, draw_runs
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.gate import LOSS, Judged, judge_challenger, num_needed, p_no_worse
 from kgqa_core.evaluation.runs import EvaluatedRun
+from tasks.verdict import LOSS, Judged, judge_challenger, num_needed, p_no_worse
 
 LIMITS = {"margin": 1.5, "slice_margin": 10.0, "min_slice": 50}
 
