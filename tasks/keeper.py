@@ -58,6 +58,7 @@ PATIENCE = (
 )  # seconds before the first, second, ... start of what ended; the last one for all later
 CALM_SECONDS = 600.0  # what ran for so long starts again at once
 MAX_LOG = 20_000_000  # bytes; then it is kept as NAME.log.1, and begins anew
+TRIES, NOT_STARTED = 3, "Failed to submit flow run to infrastructure"  # a worker that could not reach Prefect, mostly
 GOING_ON = ("PENDING", "RUNNING", "CANCELLING")
 _log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Keeper:
         self._starts: dict[str, list[float]] = {}
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
+        self._tries: dict[str, int] | None = None  # run -> how often it was given to a worker again; None: no look yet
 
     @property
     def home(self) -> Path:
@@ -124,7 +126,7 @@ class Keeper:
         """Look after everything, for ever."""
         dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
         polls = float(os.environ.get("KGQA_POLL_SECONDS", POLL_DUMPS))
-        regularly = {self.end_lost_runs: RUNS_SECONDS, dumps.poll: polls}
+        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, dumps.poll: polls}
         done = dict.fromkeys(regularly, -math.inf)
         while True:
             for name, child in list(self._children.items()):
@@ -170,7 +172,27 @@ class Keeper:
                 mark_crashed(run_id)
             elif not run["infrastructure_pid"] and now - since > PENDING_SECONDS:
                 _log.warning("run %s never got a process and is scheduled again", run["name"])
-                self._ask(f"flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}, "force": True})
+                self._schedule(run_id)
+
+    def give_again(self) -> None:
+        """Schedule runs again that their worker could not start, up to TRIES times each.
+
+        Where Prefect is too busy to answer, its worker gives a run up as Crashed. Those of before the first look stay.
+        """
+        wanted = {"work_pools": {"name": {"any_": self.services.pools}}, "sort": "END_TIME_DESC", "limit": 100}
+        found = self._ask("flow_runs/filter", wanted | {"flow_runs": {"state": {"type": {"any_": ["CRASHED"]}}}})
+        lost = [one for one in found if str(one["state"]["message"]).startswith(NOT_STARTED)]
+        if self._tries is None:
+            self._tries = {run["id"]: TRIES for run in lost}
+        for run in lost:
+            tried = self._tries.get(run["id"], 0)
+            if tried < TRIES:
+                self._tries[run["id"]] = tried + 1
+                _log.warning("run %s could not be started and is scheduled again", run["name"])
+                self._schedule(run["id"])
+
+    def _schedule(self, run_id: str) -> None:
+        self._ask(f"flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}, "force": True})
 
     def _lost_runs(self) -> Iterable[dict[str, Any]]:
         for pool in self.services.pools:
