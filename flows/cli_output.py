@@ -110,14 +110,17 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
     steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
-    steps += [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
-    for line in [*steps, f"Stages:      kgqa status {conf}"][:4]:
+    look = [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
+    for line in [*[*steps, f"Stages:      kgqa status {conf}"][: 4 - len(look)], *look]:
         say(line)
 
 
 def where_in_mlflow(shown: Published | None) -> list[str]:
     """Return what to open there, and where the files are: with a database as the store, that is said nowhere else."""
-    return [f"this run at {shown.page}", f"all runs at {shown.table}", f"files in {shown.artifacts}"] if shown else []
+    if shown is None:
+        return []
+    report = [f"its report at {shown.report}"] if shown.report else []
+    return [f"this run at {shown.page}", *report, f"all runs at {shown.table}", f"files in {shown.artifacts}"]
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:

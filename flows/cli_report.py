@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +21,6 @@ Runs = Annotated[
     list[str],
     typer.Argument(metavar="RUN...", help="Evaluated runs, named as for kgqa compare: CONF, CONF@SYSTEM, or files."),
 ]
-COSTS = {"calls": "calls_per_question", "tokens": "tokens_per_question", "seconds": "seconds_per_question"}
 
 
 def report(
@@ -50,7 +47,7 @@ def view(
     runs: Runs,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on localhost; 0: any that is free.")] = 8700,
 ) -> None:
-    """Serve the pages of kgqa report on localhost until Ctrl-C.
+    """Serve the pages of kgqa report on localhost until Ctrl-C. Those of one configuration follow its run.
 
     \b
     Examples:
@@ -58,16 +55,25 @@ def view(
       kgqa view conf/demo.yaml@etd conf/demo.yaml@rog --port 0
     """
     from functools import partial
-    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+    from http.server import ThreadingHTTPServer
 
+    from flows.live import LiveHandler, LivePages
     from kgqa_core.config_file import machine_paths
+    from kgqa_core.run.stages.systems import COMPARISON
 
     name = hashlib.sha256("\0".join(runs).encode()).hexdigest()[:16]
-    folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    build_report(runs, folder)
+    folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / "seen" / name
+    pipeline, pages = opened(runs[0]) if len(runs) == 1 and "@" not in runs[0] else None, None
+    if pipeline is not None and COMPARISON in pipeline.specs:
+        folder.mkdir(parents=True, exist_ok=True)
+        pages = LivePages(pipeline, folder)
+        with working("writing the report"):
+            pages.state()
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        build_report(runs, folder)
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(LiveHandler, folder=folder, pages=pages))
     except OSError as error:
         raise ConfigError(f"port {port} cannot be had ({error.strerror}); give another: --port 0") from None
     with server:
@@ -79,9 +85,8 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
     """Write the report of the runs that a user named; return the page to open."""
     found = {run: find_predictions(run) for run in runs}
     with working("writing the report"):
-        from functools import partial
-
         from flows.report import Beside, build
+        from flows.report_about import beside_of, overview_of, stored_comparison
 
         pipeline = opened(runs[0])
         systems = stored_comparison(pipeline) if pipeline and len(runs) == 1 and "@" not in runs[0] else None
@@ -92,11 +97,7 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
             systems = side_by_side_of(judged)
         named = [one for own in found.values() for one in own]
         title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
-        beside = Beside(overview_of(systems))
-        if pipeline is not None:
-            from flows.report_about import explored, read_about
-
-            beside = replace(beside, about=read_about(pipeline), explore=partial(explored, pipeline))
+        beside = Beside(overview_of(systems)) if pipeline is None else beside_of(pipeline, systems)
         return build(named, out, title=title, beside=beside, single=single)
 
 
@@ -105,25 +106,3 @@ def opened(run: str) -> Pipeline | None:
     base, at, _ = run.rpartition("@")
     conf = Path(base if at and not Path(run).exists() else run)
     return open_run(conf, ()) if conf.suffix in (".yaml", ".yml") else None
-
-
-def stored_comparison(pipeline: Pipeline) -> dict[str, Any] | None:
-    """Return what a configuration's run has compared already, with the published figures; None where it has not."""
-    from kgqa_core.run.stages.systems import COMPARISON
-
-    if COMPARISON not in pipeline.specs:
-        return None
-    document: dict[str, Any] = json.loads((pipeline.artifact(COMPARISON).folder / "comparison.json").read_bytes())
-    return document
-
-
-def overview_of(systems: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the tables of a comparison, and what each system costs; nothing without systems."""
-    if systems is None:
-        return {"tables": [], "sentences": [], "points": []}
-    points = [
-        {"system": row["system"], "hits1": row["overall"]["hits1"]}
-        | {name: row["overall"].get(metric) for name, metric in COSTS.items()}
-        for row in systems["rows"]
-    ]
-    return {"tables": systems["tables"], "sentences": systems["sentences"], "points": points}

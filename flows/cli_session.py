@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
 
@@ -155,18 +156,24 @@ class ProgressBars:
         if now - began >= SHOW_AFTER and self._shows:
             if what not in self._shown:
                 self._shown[what] = self._bars.add_task(what, total=total)
-            rate = f" {done / (now - began):,.0f} per second" if total >= MANY else ""
-            self._bars.update(self._shown[what], completed=done, total=total, description=f"{what}{rate}")
+            told = f"{what}{pace(done, total, now - began)}"
+            self._bars.update(self._shown[what], completed=done, total=total, description=told)
         elif now - began >= SHOW_AFTER and now - self._reported.get(what, began) >= REPORT_EVERY:
             self._reported[what] = now
-            rate = f", {done / (now - began):,.0f} per second" if total >= MANY else ""
-            line = f"{what}: {100 * done / max(total, 1):.0f} %{rate}"
+            line = f"{what}: {100 * done / max(total, 1):.0f} %{pace(done, total, now - began)}"
             _log.info("%s", line) if self._as_logs else self._console.print(line, markup=False)
         if done >= total:
             self._began.pop(what)
             self._reported.pop(what, None)
             if what in self._shown:
                 self._bars.remove_task(self._shown.pop(what))
+
+
+def pace(done: int, total: int, seconds: float) -> str:
+    """Return how fast an activity goes and when it will be done: ``, 48 per second, 0:01:20 left``."""
+    rate = f", {done / seconds:,.0f} per second" if total >= MANY else ""
+    left = f", {timedelta(seconds=round(seconds * (total - done) / done))} left" if done else ""
+    return f"{rate}{left}"
 
 
 def prepare_environment() -> None:

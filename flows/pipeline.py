@@ -26,7 +26,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.caps import CapReached, capped, spent_folder
 from tasks.garbage import note_run
 from tasks.logs import OURS
-from tasks.outbox import end_killed, noted
+from tasks.outbox import OpenNote, end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
 from tasks.runtime import StageTasks, dataset_lock, mark_crashed, train_in_pool, write_results_artifact
@@ -119,6 +119,8 @@ def make(
                 note.has(summary.outcomes)
             summary = write_report(pipeline, summary)
             note_run(home, asked.name, summary.outcomes)
+            if tracked:
+                show_pages(pipeline, note)
     except BaseException:
         shown = deliver(home, note.note) if tracks else None
         if tracked:
@@ -135,6 +137,17 @@ def make(
     return replace(summary, mlflow=shown)
 
 
+def show_pages(pipeline: Pipeline, note: OpenNote) -> None:
+    """Let a run's note name the report of what was compared, which is written here; a failure is a warning."""
+    from flows.report_about import keep_report
+
+    try:
+        if report := keep_report(pipeline):
+            note.shows(report)
+    except Exception as problem:  # the run's figures are safe in the artifacts
+        _log.warning("the report is not written: %s: %s", type(problem).__name__, problem)
+
+
 def lacks_explorer(pipeline: Pipeline) -> bool:
     """Say whether an explorer is still to be trained."""
     return any(pipeline.find(key) is None for key, spec in pipeline.specs.items() if spec.stage == "explorer")
@@ -142,7 +155,8 @@ def lacks_explorer(pipeline: Pipeline) -> bool:
 
 def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
     """Show what a run measured, or how it failed, in Prefect's UI, with a link to MLflow."""
-    link = f"[This run in MLflow]({shown.page}) · [all runs]({shown.table})" if shown else ""
+    report = f" · [report]({shown.report})" if shown and shown.report else ""
+    link = f"[This run in MLflow]({shown.page}) · [all runs]({shown.table}){report}" if shown else ""
     write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
 
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from base64 import b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from isal import isal_zlib
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.predictions import read_source
@@ -35,6 +36,7 @@ ASKED = ("question_id", "question", "hops", "ground_truth", "gold_ids")
 ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
 MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts")
+CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
 JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict")  # what verdicts read
 LOST = {
     "not reached": "no path of the graph leads from what the question names to an answer",
@@ -78,7 +80,7 @@ def read_run(name: str, path: Path) -> Shown:
     about = source.about if source else None
     calls = None
     if (beside := path.with_name("calls.parquet")).is_file():
-        calls = pq.read_table(beside)
+        calls = pq.read_table(beside, columns=list(CALLED))
         keys = [(column, "ascending") for column in ("question_id", "round", "number")]
         calls = calls.take(pc.sort_indices(calls, keys)).combine_chunks()
     asked = calls["question_id"].to_pylist() if calls is not None else []
@@ -152,7 +154,7 @@ def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Be
     is no report is refused.
     """
     shown = [read_run(name, path) for name, path in runs]
-    ids = shown[0].table["question_id"].to_pylist()
+    ids = shown[0].table["question_id"].to_pylist() if shown else []
     for run in shown[1:]:
         if run.table["question_id"].to_pylist() != ids:
             raise InputError(f"{run.name} and {shown[0].name} did not answer the same questions: one report each")
@@ -171,7 +173,7 @@ def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Be
         for file in sorted(PAGES.iterdir()):
             shutil.copyfile(file, partial / file.name)
         for name, data in parts:
-            (partial / "data" / f"{name}.js").write_text(_script(name, data), encoding="utf-8")
+            (partial / "data" / f"{name}.js").write_text(script(name, data), encoding="utf-8")
         (partial / MARK).write_text(json.dumps({"title": title, "questions": len(ids)}) + "\n", encoding="utf-8")
         if out.exists():
             shutil.rmtree(out)
@@ -183,7 +185,7 @@ def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Be
         partial.unlink(missing_ok=True)
 
 
-def _script(name: str, data: Any) -> str:
+def script(name: str, data: Any) -> str:
     """Return data as a script; ``</`` would end one that stands in a page."""
     text = (
         json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("</", "<\\/").replace("<!--", "<\\u0021--")
@@ -191,12 +193,18 @@ def _script(name: str, data: Any) -> str:
     return f"kgqa({json.dumps(name)},{text})\n"
 
 
+def packed(data: Any) -> str:
+    """Return data as deflated JSON in base64: most of it is prompts, which say the same again and again."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return b64encode(isal_zlib.compress(text, 2)).decode("ascii")
+
+
 def _one_file(parts: Iterator[tuple[str, Any]]) -> str:
     page = (PAGES / "index.html").read_text(encoding="utf-8").replace("'self' file:", "'unsafe-inline'")
-    style, script = ((PAGES / name).read_text(encoding="utf-8") for name in ("viewer.css", "viewer.js"))
-    data = "".join(_script(*part) for part in parts)
+    style, code = ((PAGES / name).read_text(encoding="utf-8") for name in ("viewer.css", "viewer.js"))
+    data = "".join(script(*part) for part in parts)
     page = page.replace('<link rel="stylesheet" href="viewer.css">', f"<style>\n{style}</style>")
-    return page.replace('<script src="viewer.js"></script>', f"<script>\n{script}\n{data}</script>")
+    return page.replace('<script src="viewer.js"></script>', f"<script>\n{code}\n{data}</script>")
 
 
 def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Beside) -> Iterator[tuple[str, Any]]:
@@ -231,7 +239,7 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
             }
             for rows in zip(*slices, strict=True)
         ]
-        yield f"q{chunk:04}", {"questions": questions, "strings": strings.all}
+        yield f"q{chunk:04}", packed({"questions": questions, "strings": strings.all})
     reasons = list(LOST)
     yield (
         "questions",
@@ -271,10 +279,13 @@ class Strings:
 
     all: list[str] = field(default_factory=list)
     known: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, list[int]] = field(default_factory=dict)
 
     def put(self, text: str) -> list[int]:
         """Return the numbers of the pieces of a text, which is cut at its empty lines."""
-        numbers = []
+        if text in self.texts:
+            return self.texts[text]
+        numbers = self.texts[text] = []
         for piece in text[:TEXT_KEPT].split("\n\n"):
             if piece not in self.known:
                 self.known[piece] = len(self.all)
@@ -290,8 +301,9 @@ def _answered(
     paths: Mapping[str, list[list[str]]],
 ) -> dict[str, Any]:
     """Return what one system did with one question."""
-    golds, candidates = row["gold_ids"], np.asarray(row["candidate_ids"])
-    ranks = [int(found[0]) + 1 for gold in golds[:NAMES_KEPT] if len(found := np.flatnonzero(candidates == gold))]
+    golds, candidates = row["gold_ids"], row["candidate_ids"]
+    known = set(candidates)
+    ranks = [candidates.index(gold) + 1 for gold in golds[:NAMES_KEPT] if gold in known]
     right = [answer in golds for answer in row["answer_ids"][:NAMES_KEPT]]
     told = [
         {

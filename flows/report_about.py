@@ -1,9 +1,12 @@
-"""What a report says of a configuration's run beside its answers: the data, the training curves, what was explored."""
+"""What a report says of a configuration's run beside its answers: data, curves, earlier runs, what was explored."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence, Set
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
+from flows.report import MOST_SINGLE, Beside, build
+from kgqa_core.artifacts import read_artifact
+from kgqa_core.run.stages.systems import COMPARISON
+from tasks.garbage import HISTORY
+from tasks.release import Releases, champion_of, model_name
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.explore import Exploration
@@ -18,14 +26,135 @@ if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
     from kgqa_core.types import Question
 
+COSTS = {"calls": "calls_per_question", "tokens": "tokens_per_question", "seconds": "seconds_per_question"}
+PUBLISHED = {  # column of a comparison -> figure of ours
+    "published Hits@1": "hits1",
+    "published Hit": "hit",
+    "published partial": "partial",
+    "published complete": "complete",
+}
+MOST_KEPT = 20_000  # answers, questions x systems, of which every run leaves a report: 15 CPU seconds, 30 MB
 MOST_REJECTS = 200  # lines shown of those that were not used
 MOST_POINTS = 200  # of one curve
 MOST_EDGES = 200  # drawn of what was explored for one question
 
 
-def read_about(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the tables about the data, and the curves of every stage that was trained."""
-    return {"tables": list(data_tables(pipeline)), "curves": list(curves(pipeline))}
+def answered(pipeline: Pipeline) -> list[tuple[str, Path]]:
+    """Return the systems of a run that have answered by now: what to call them, and their predictions."""
+    keys = [key for key, spec in pipeline.specs.items() if spec.stage == "system"]
+    there = [(key.removeprefix("system-"), pipeline.find(key)) for key in keys]
+    return [(name, found.folder / "predictions.parquet") for name, found in there if found]
+
+
+def keep_report(pipeline: Pipeline) -> Path | None:
+    """Write the report of a run that compared its systems into its home, unless it is there; return its folder.
+
+    It is ``report.html`` for few questions, else ``report/``. Earlier ones of the configuration go. None where nothing
+    was compared, or so much that a report is left to whoever wants one.
+    """
+    if COMPARISON not in pipeline.specs:
+        return None
+    compared, runs = pipeline.artifact(COMPARISON), answered(pipeline)
+    folder = pipeline.home / "reports" / pipeline.config.name / compared.fingerprint
+    document = stored_comparison(pipeline)
+    if document is None or document["num_questions"] * len(runs) > MOST_KEPT:
+        return None
+    single = document["num_questions"] <= MOST_SINGLE
+    out = folder / ("report.html" if single else "report")
+    if not out.exists():
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.mkdir(parents=True)
+        build(runs, out, title=pipeline.config.name, beside=beside_of(pipeline, document), single=single)
+    return folder
+
+
+def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None) -> Beside:
+    """Return all that a report shows beside the answers of a configuration's run; ``systems``: their comparison."""
+    overview = overview_of(systems)
+    runs = list(runs_over_time(pipeline))
+    if len(runs) > 1:
+        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 3))
+    about = {"tables": list(data_tables(pipeline)), "curves": [*curves(pipeline), *sweep_curves(pipeline)]}
+    about["curves"] += cost_curves(systems["rows"] if systems else ())
+    return Beside(overview, about, partial(explored, pipeline))
+
+
+def stored_comparison(pipeline: Pipeline) -> dict[str, Any] | None:
+    """Return what a configuration's run has compared already, with the published figures; None where it has not."""
+    found = pipeline.find(COMPARISON) if COMPARISON in pipeline.specs else None
+    return json.loads((found.folder / "comparison.json").read_bytes()) if found else None
+
+
+def overview_of(systems: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the tables of a comparison, and what each system costs; nothing without systems."""
+    if systems is None:
+        return {"tables": [], "sentences": [], "points": []}
+    points = [
+        {"system": row["system"], "hits1": row["overall"]["hits1"]}
+        | {name: row["overall"].get(metric) for name, metric in COSTS.items()}
+        for row in systems["rows"]
+    ]
+    return {
+        "tables": [*systems["tables"], *published_table(systems)],
+        "sentences": systems["sentences"],
+        "points": points,
+    }
+
+
+def published_table(systems: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the table of published figures beside ours, with what differs; none where nothing is published."""
+    own, found = {row["system"]: row for row in systems["rows"]}, []
+    for table in systems["tables"]:
+        for name in (name for name in table["header"] if name in PUBLISHED):
+            for cells in (dict(zip(table["header"], row, strict=True)) for row in table["rows"]):
+                values, _, method = cells[name].partition(" (")
+                if not values:
+                    continue
+                row, theirs = own[cells["system"]], [float(value) for value in values.split(" / ")]
+                groups = [row["by_hops"][hops] for hops in "123" if hops in row["by_hops"]]
+                ours = [one[PUBLISHED[name]] for one in (groups if len(theirs) > 1 else [row["overall"]])]
+                players = row["about"]["answered_by"] or "no language model"
+                differs = (
+                    f"theirs: {method[:-1]}, all questions; ours: {players}, {systems['num_questions']:,} questions"
+                )
+                apart = " / ".join(f"{mine - value:+.1f}" for mine, value in zip(ours, theirs, strict=True))
+                shown = " / ".join(f"{mine:.1f}" for mine in ours)
+                found.append((cells["system"], name.removeprefix("published "), differs, values, shown, apart))
+    if found:
+        header = ("system", "figure", "what differs", "published", "ours", "difference")
+        yield _table("Published figures beside ours; of several, by hops", header, found, 3)
+
+
+def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
+    """Yield a line for each run of the configuration whose artifacts are here, the first one first.
+
+    Its figures are those of its comparison; a run that made a release says what became of it.
+    """
+    home, name = pipeline.home, pipeline.config.name
+    note = home / "runs" / HISTORY / f"{name}.json"
+    releases = Releases(home, model_name(name))
+    moves, made = releases.moves(), [releases.read(id) for id in releases.ids()]
+    for artifacts in json.loads(note.read_text(encoding="utf-8")) if note.is_file() else ():
+        fingerprints = {one.partition("/")[2] for one in artifacts}
+        own = next((one for one in artifacts if one.startswith(f"{COMPARISON}/")), "")
+        compared = read_artifact(pipeline.store.root / own) if own else None
+        if compared is None:
+            continue
+        ended = json.loads((compared.folder / "tracking.json").read_text(encoding="utf-8"))["ended_ms"]
+        line = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(ended / 1000)), "release": "–", "state": "–"}
+        if release := next((one.id for one in made if set(one.stages.values()) <= fingerprints), ""):
+            kinds = [move.kind for move in moves if move.to_release == release]
+            state = "champion" if release == champion_of(moves) else kinds[-1] if kinds else "–"
+            line |= {"release": release, "state": state}
+        for row in json.loads((compared.folder / "comparison.json").read_bytes())["rows"]:
+            line[row["system"]] = f"{row['overall']['hits1']:.2f}"
+        yield line
+
+
+def _columns(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of lines, not all of which have the same cells."""
+    header = list(dict.fromkeys(name for line in lines for name in line))
+    return header, [[line.get(name, "–") for name in header] for line in lines]
 
 
 def data_tables(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
@@ -64,6 +193,39 @@ def curves(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
             every = -(-len(points) // MOST_POINTS)
             kept = points[: len(points) - 1 : every] + points[-1:]  # the last one always: it is where training ended
             yield {"stage": key, "figure": name, "points": [[step, value] for step, value, _ in kept]}
+
+
+def cost_curves(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what each system of a comparison spends per question as questions take more hops: tokens, else seconds."""
+    for row in rows:
+        by_hops = sorted((int(hops), own) for hops, own in row["by_hops"].items() if hops.isdigit())
+        name = "tokens" if row["overall"].get(COSTS["tokens"]) else "seconds"
+        points = [[hops, own[COSTS[name]]] for hops, own in by_hops if own.get(COSTS[name])]
+        if len(points) > 1:
+            yield {"stage": "cost by hops", "figure": f"{row['system']}: {name} per question", "points": points}
+
+
+def sweep_curves(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
+    """Yield the lines of every sweep over the run's graph: figure, and points of what was varied and its mean."""
+    for file in sorted((pipeline.home / "artifacts" / "sweep").glob("*/sweep.json")):
+        rows = pq.read_table(file.with_name("rows.parquet"), columns=["fingerprint.evaluation"])[0].to_pylist()
+        read = [read_artifact(pipeline.store.root / "evaluation" / one) for one in rows]
+        graph = pipeline.artifact("graph").content
+        if any(one is None or one.recipe.inputs["graph"] != graph for one in read):
+            continue
+        found, artifact = json.loads(file.read_text(encoding="utf-8")), read_artifact(file.parent)
+        for plot in artifact.recipe.config["plots"] if artifact else ():
+            lines: dict[tuple[str, str], list[list[float]]] = {}
+            for point in found["points"]:
+                figures, x = {name: one["mean"] for name, one in point["figures"].items()}, plot["x"]
+                at = figures.get(x, point["place"].get(x))
+                others = ", ".join(str(value) for name, value in point["place"].items() if name not in (x, "point"))
+                for name in plot["y"] if isinstance(at, int | float) else ():
+                    if name in figures:
+                        lines.setdefault((name, others), []).append([at, figures[name]])
+            for (name, others), points in lines.items():
+                figure = f"{name} by {plot['x']}{f', {others}' if others else ''}"
+                yield {"stage": f"sweep {found['sweep']}", "figure": figure, "points": sorted(points)}
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], figures_from: int) -> dict[str, Any]:

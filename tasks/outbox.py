@@ -64,6 +64,11 @@ class OpenNote:
         self.note = replace(self.note, stages=tuple(stages))
         self.write()
 
+    def shows(self, report: Path) -> None:
+        """Write down where the run's report is."""
+        self.note = replace(self.note, run=replace(self.note.run, report=str(report)))
+        self.write()
+
 
 @contextlib.contextmanager
 def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:

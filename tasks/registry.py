@@ -23,7 +23,7 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.serve import ServedCard, open_served, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, tracking_uri
 from tasks.release import model_name
-from tasks.run_content import FlowRun, Stage
+from tasks.run_content import NOTE, FlowRun, Stage
 from tasks.runtime import quick_imports
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kgqa_core.run.ask import Answerer
 
 _log = logging.getLogger(__name__)
-VERSIONS_TAG, NOTE_TAG = "mlflow.modelVersions", "mlflow.note.content"  # what MLflow's UI reads of a logged model
+VERSIONS_TAG = "mlflow.modelVersions"  # what MLflow's UI reads of a logged model
 CHAMPION, CHALLENGER = "champion", "challenger"
 SCORES = {"hits1": "Hits@1", "f1": "F1", "em": "EM"}  # shown with a version
 # What decides an answer, or opens the model; kgqa itself asks for the rest.
@@ -231,7 +231,7 @@ def _log_model(client: MlflowClient, source: Source, example: list[dict[str, str
         run.info.experiment_id,
         source.name,
         source.run_id,
-        {**source.tags, "publisher": source.publisher, NOTE_TAG: source.description},
+        {**source.tags, "publisher": source.publisher, NOTE: source.description},
         run.data.params,
         "explorer",
     )

@@ -30,6 +30,7 @@ SYSTEM_KIND = "system"
 REUSED_KIND = "reused"  # a system that an earlier run made: its figures, under a later run that has it too
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]  # MLflow's own words
 HEADLINES = ("hits1", "f1", "hit_at_1")  # of a system, on the run of the flow
+NOTE = "mlflow.note.content"  # what MLflow's UI shows as the description of a run, Markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class FlowRun:
     error: str = ""  # why it failed
     serving: Serving | None = None  # None: its explorers are not registered
     max_traces: int = 0  # questions per system whose calls are shown
+    report: str = ""  # a folder with its report, as kgqa report writes it: report.html, or report/
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,8 @@ def reused_content(system: SystemContent, made_by: str, page: str) -> RunContent
     """Return what stands under a run for a system that run ``made_by`` of the tracker made: its figures alone."""
     own = system.content
     tags = {**own.tags, "kind": REUSED_KIND, "made_by": made_by}
-    tags["mlflow.note.content"] = f"An earlier run made it, and has its curves, tables and plots: [{made_by}]({page})"
+    note = f"An earlier run made it, and has its curves, tables and plots: [{made_by}]({page})"
+    tags[NOTE] = "\n\n".join(filter(None, (own.tags.get(NOTE), note)))
     return replace(own, tags=tags, curves={}, tables={}, texts={})
 
 

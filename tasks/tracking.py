@@ -62,6 +62,7 @@ class Published:
     page: str  # of the run, in MLflow's UI
     artifacts: str  # where the files of its experiment go
     table: str  # all runs of its experiment, with their headline figures as columns
+    report: str = ""  # the report among its artifacts, in MLflow's UI; empty where it has none
     created: tuple[str, ...] = ()  # fingerprints of the systems that it made
     present: tuple[str, ...] = ()  # fingerprints of those that an earlier run made
     versions: tuple[str, ...] = ()  # of registered models that are new: "kgqa-demo/1"
@@ -153,8 +154,13 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
     parent = _publish_flow(client, experiment, run, stages, ours)
     child = {**ours, "mlflow.parentRunId": parent}
     created, present, shown_by = [], [], {}
+    report = report_page(run, _page(experiment, parent))
+    shown = [one.artifact.fingerprint for one in note.stages if one.artifact.recipe.stage == "system"]
     for system in run_content.system_contents(run, stages):
         tags = system.content.tags
+        if report and (own := tags.get("fingerprint.system")) in shown:
+            answers = f"#/questions?system={shown.index(own)}"
+            tags[run_content.NOTE] = f"Its answers, with paths and prompts: [report]({report}), at `{answers}`"
         found = _find(client, experiment, {**dict([system.identity]), "kind": run_content.SYSTEM_KIND}, "FINISHED")
         run_id = found[0] if found else _publish_system(client, experiment, system, child, max_traces=run.max_traces)
         if found and client.get_run(run_id).data.tags.get("mlflow.parentRunId") != parent:
@@ -166,7 +172,18 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
             shown_by[trained] = run_id
     versions = _register(client, run, stages, shown_by, publisher)
     where = _published(client, uri, experiment, parent)
-    return replace(where, created=tuple(created), present=tuple(present), versions=versions)
+    there = {"report": run_address(uri, report)} if report else {}
+    return replace(where, created=tuple(created), present=tuple(present), versions=versions, **there)
+
+
+def report_page(run: FlowRun, page: str) -> str:
+    """Return where MLflow's UI shows a run's report, which is among the artifacts of its ``page``; empty without one.
+
+    One file opens there; a folder is for downloading.
+    """
+    folder = Path(run.report)
+    name = next((name for name in ("report.html", "report") if run.report and (folder / name).exists()), "")
+    return f"{page}/artifacts/{name}" if name else ""
 
 
 def _published(client: MlflowClient, uri: str, experiment: str, run_id: str) -> Published:
@@ -271,6 +288,9 @@ def _publish_flow(
         return again[0]  # this publication is tried a second time
     content = run_content.flow_content(run, stages)
     run_id = _start(client, experiment, content, ours)
+    if report := report_page(run, _page(experiment, run_id)):
+        client.log_artifacts(run_id, run.report)
+        client.set_tag(run_id, run_content.NOTE, f"[Report]({report}): systems side by side, and each question")
     client.set_terminated(run_id, status=run.status, end_time=run.ended_ms)
     _show_columns(client, experiment, content.metrics)
     return run_id

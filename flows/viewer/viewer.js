@@ -3,13 +3,13 @@
 "use strict";
 (() => {
   const loaded = {}, waiting = {};
-  const PAGE = 100, MOST_EDGES = 200;
+  const PAGE = 100, MOST_EDGES = 200, ASK_EVERY = 5000;
   const WORDS = { R: "right", W: "wrong", A: "no answer" };
   let overview, sorting = {};
 
   window.kgqa = (name, data) => {
-    loaded[name] = data;
-    for (const done of waiting[name] || []) done(data);
+    loaded[name] = typeof data === "string" ? unpacked(data) : data;
+    for (const done of waiting[name] || []) done(loaded[name]);
     delete waiting[name];
   };
 
@@ -24,6 +24,11 @@
       script.onerror = () => { delete waiting[name]; fail(new Error(`data/${name}.js cannot be read: is the folder whole?`)); };
       document.head.append(script);
     });
+  }
+
+  function unpacked(text) {
+    const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
   }
 
   function h(tag, attributes, ...children) {
@@ -53,7 +58,10 @@
   async function show() {
     const { path, query } = where(), main = document.getElementById("main");
     try {
-      overview = overview || await load("overview");
+      if (!overview) {
+        overview = await load("overview");
+        if (overview.live) follow();
+      }
       document.getElementById("title").textContent = overview.title;
       for (const link of document.querySelectorAll("nav a.about")) link.hidden = !overview.about;
       const page = path.startsWith("/q/") ? await question(decodeURIComponent(path.slice(3)), query)
@@ -69,12 +77,31 @@
     }
   }
 
+  // kgqa view says what is still to be made, and whether there is more to show than this page does.
+  function follow() {
+    const said = document.getElementById("live"), main = document.getElementById("main");
+    const tell = (...parts) => { said.hidden = !parts.length; if (said.textContent !== parts.map(part => part.textContent || part).join("")) said.replaceChildren(...parts); };
+    const done = () => {
+      const { version, missing, at_work } = loaded.version, next = () => location.replace(`../${version}/${location.hash}`);
+      const left = missing.length && `${at_work.length ? `At work: ${at_work.join(", ")}` : "No run is at work"}. Still to be made: ${missing.slice(0, 8).join(", ")}${missing.length > 8 ? ` and ${missing.length - 8} more` : ""}. `;
+      const reading = where().path.startsWith("/q/") || document.activeElement.matches("input, select");
+      if (version === overview.live) tell(...[left].filter(Boolean));
+      else if (reading) tell(left || "", h("button", { type: "button", class: "more", onclick: next }, "Show what is new"));
+      else { next(); return; }
+      setTimeout(follow, ASK_EVERY);
+    };
+    const failed = () => { tell("kgqa view has stopped: nothing new comes."); setTimeout(follow, ASK_EVERY); };
+    const script = h("script", { src: `data/version.js?${Date.now()}`, onload: () => { script.remove(); done(); }, onerror: () => { script.remove(); failed(); } });
+    document.head.append(script);
+  }
+
   // ------ Overview
 
   function front() {
     const tables = overview.tables.map((one, place) => table(one, `table${place}`));
     const parts = [h("h2", {}, "Systems side by side"), h("p", {}, `${overview.num_questions.toLocaleString("en")} questions, ${overview.runs.length} systems.`)];
     parts.push(...tables.slice(0, 1), ...overview.sentences.map(text => h("p", {}, text)));
+    if (!overview.runs.length) return [...parts, h("p", {}, "No system has answered yet.")];
     if (overview.points.length > 1) parts.push(h("h2", {}, "Accuracy against cost"), cost());
     parts.push(h("h2", {}, "Where answers were lost"), lost(), h("h2", {}, "More"), ...tables.slice(1));
     return parts;

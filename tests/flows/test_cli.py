@@ -259,7 +259,11 @@ def test_without_a_terminal_a_line_comes_now_and_then(clock):
         for second in range(100):
             clock.now = float(second)
             bars("training", second, 100)
-    assert log.getvalue().splitlines() == ["training: 30 %", "training: 60 %", "training: 90 %"]
+    assert log.getvalue().splitlines() == [
+        "training: 30 %, 0:01:10 left",
+        "training: 60 %, 0:00:40 left",
+        "training: 90 %, 0:00:10 left",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from zlib import decompress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,14 +21,23 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli_report import build_report
+from flows.live import LiveHandler, LivePages
 from flows.report import Beside, build, lost_at, read_paths, verdict_of
-from flows.report_about import curves
+from flows.report_about import curves, keep_report, published_table, runs_over_time, sweep_curves
+from kgqa_core.artifacts import ArtifactStore, Recipe, write_json
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, open_predictions
 from kgqa_core.run.open import graph_of, open_system, read_with_hops
-from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.run.stages.systems import COMPARISON
 from kgqa_core.systems.etd import AnswerCost
 from kgqa_core.types import Prediction, Question, Step
+from tasks.mlflow_store import tracking_uri
+from tasks.release import Releases, model_name, release_id
+from tasks.run_content import FlowRun
+from tasks.sweep import STAGE as SWEEP
+from tasks.tracking import publish
+from tests.flows.conftest import Configure
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 NAMES = ["", "Rome", "Monster, Inc.", HOSTILE]
@@ -63,7 +78,8 @@ def runs(tmp_path: Path) -> list[tuple[str, Path]]:
 def data(folder: Path, name: str) -> Any:
     """Return what a data file hands over."""
     text = (folder / "data" / f"{name}.js").read_text(encoding="utf-8").strip()
-    return json.loads(text.removeprefix(f'kgqa("{name}",').removesuffix(")"))
+    found = json.loads(text.removeprefix(f'kgqa("{name}",').removesuffix(")"))
+    return json.loads(decompress(b64decode(found))) if isinstance(found, str) else found
 
 
 def test_a_report_has_the_pages_an_overview_a_list_and_what_each_system_did(
@@ -211,6 +227,80 @@ def test_a_curve_that_is_thinned_out_keeps_its_last_point(compared: Pipeline, mo
 
 
 @pytest.fixture
+def apart(compared: Pipeline, places: Configure, tmp_path: Path) -> Pipeline:
+    """The run that has compared its systems, with notes and reports of its own."""
+    assert compared.find(COMPARISON)
+    run = places()
+    run.home = tmp_path / "home"
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_leaves_its_report_in_mlflow_and_each_system_links_to_its_answers(apart: Pipeline) -> None:
+    from mlflow import MlflowClient
+
+    folder = keep_report(apart)
+    assert folder and [path.name for path in folder.iterdir()] == ["report.html"]
+    before = (folder / "report.html").stat().st_mtime_ns
+    assert keep_report(apart) == folder and (folder / "report.html").stat().st_mtime_ns == before
+    run = FlowRun("run-1", "places 1", "places", "places", "c0ffee", "", "0123abcd", 1_000_000, report=str(folder))
+    stages = [StageOutcome(key, apart.artifact(key), True) for key in apart.specs]
+    for again in (run, replace(run, id="run-2", name="places 2")):
+        told = publish(apart.home, again, stages)
+        assert told and told.report == f"{told.page}/artifacts/report.html"
+        client = MlflowClient(tracking_uri=tracking_uri(apart.home))
+        experiment = client.get_experiment_by_name("places")
+        assert "report.html" in [file.path for file in client.list_artifacts(told.parent_run_id)]
+        listed = client.search_runs([experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{told.parent_run_id}'")
+        notes = {one.data.tags["system"]: one.data.tags.get("mlflow.note.content", "") for one in listed}
+        for place, key in enumerate(key for key in apart.specs if key.startswith("system-")):
+            note = notes[str(apart.specs[key].system)]
+            assert f"{told.parent_run_id}/artifacts/report.html" in note and f"#/questions?system={place}`" in note
+
+
+def test_runs_over_time_name_the_champion(apart: Pipeline) -> None:
+    compared = f"{COMPARISON}/{apart.artifact(COMPARISON).fingerprint}"
+    explorer = apart.artifact("explorer-seed0").fingerprint
+    lines = [[compared], [compared, f"explorer/{explorer}"], [f"{COMPARISON}/gone"]]
+    (apart.home / "runs" / "history").mkdir(parents=True)
+    write_json(apart.home / "runs" / "history" / "places.json", lines)
+    releases = Releases(apart.home, model_name("places"))
+    stages = {"explorer-seed0": explorer}
+    release = release_id(stages)
+    (releases.folder / release).mkdir(parents=True)
+    manifest = {"run": "places", "made_of": {}, "parent": None, "stages": stages, "made": "now"}
+    write_json(releases.folder / release / "release.json", manifest)
+    releases.move("promoted", release, "it is better")
+    found = list(runs_over_time(apart))
+    assert [(one["release"], one["state"]) for one in found] == [("–", "–"), (release, "champion")]
+    assert found[0]["explorer alone"] == found[1]["explorer alone"] != ""
+
+
+def test_a_sweep_over_the_same_graph_is_drawn(apart: Pipeline) -> None:
+    own = Recipe(SWEEP, 1, {"plots": [{"x": "edges", "y": ["hits1"]}]}, {})
+    points = [
+        {"place": {"edges": edges, "base": "places"}, "figures": {"hits1": {"mean": 90.0 + edges}}} for edges in (5, 3)
+    ]
+
+    def write(folder: Path) -> None:
+        write_json(folder / "sweep.json", {"sweep": "edges", "points": points})
+        rows = {"fingerprint.evaluation": [apart.artifact("evaluation-seed0").fingerprint]}
+        pq.write_table(pa.table(rows), folder / "rows.parquet")
+
+    ArtifactStore(apart.home / "artifacts").build(own, write)
+    (line,) = sweep_curves(apart)
+    assert line == {"stage": "sweep edges", "figure": "hits1 by edges, places", "points": [[3, 93.0], [5, 95.0]]}
+
+
+def test_published_figures_stand_beside_ours_with_what_differs() -> None:
+    row = {"system": "etd", "about": {"answered_by": "oracle"}, "by_hops": {"1": {"hits1": 97.0}, "2": {"hits1": 99.5}}}
+    table = {"header": ["system", "published Hits@1"], "rows": [["etd", "98.1 / 99.7 (EtD-ChatGPT)"], ["rog", ""]]}
+    (found,) = published_table({"rows": [row], "tables": [table], "num_questions": 1000})
+    differs = "theirs: EtD-ChatGPT, all questions; ours: oracle, 1,000 questions"
+    assert found["rows"] == [["etd", "Hits@1", differs, "98.1 / 99.7", "97.0 / 99.5", "-1.1 / -0.2"]]
+
+
+@pytest.fixture
 def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="the tests in a browser need playwright")
     chromium = shutil.which("chromium") or pytest.skip("the tests in a browser need chromium")
@@ -270,3 +360,33 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Questions").wait_for()
     assert problems == []
+
+
+@pytest.mark.slow
+def test_pages_that_are_served_follow_the_run(
+    apart: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
+) -> None:
+    find, keys = apart.find, [key for key in apart.specs if key.startswith("system-")]
+    missing = {*keys, COMPARISON}
+    monkeypatch.setattr(apart, "find", lambda key, *known: None if key in missing else find(key, *known))
+    (tmp_path / "seen").mkdir()
+    pages = LivePages(apart, tmp_path / "seen")
+    handler = partial(LiveHandler, folder=pages.folder, pages=pages)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page, problems = browser.new_page(), list[str]()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/questions")
+        page.get_by_text(f"Still to be made: {keys[0]}").wait_for()
+        missing -= {keys[0]}
+        page.get_by_text("23 of 23").wait_for()  # one system has answered
+        assert keys[0] not in page.locator("#live").inner_text()
+        page.get_by_role("row").nth(1).get_by_role("link").click()
+        missing.clear()
+        page.get_by_role("button", name="Show what is new").click()  # a question that is read is not taken away
+        page.get_by_role("heading", name="Systems").wait_for()
+        assert page.locator("section.system").count() == len(keys) and "#/q/" in page.url
+        assert page.locator("#live").is_hidden()
+        server.shutdown()
+    assert problems == [] and len(list(pages.folder.iterdir())) == 2

@@ -1,0 +1,97 @@
+"""``kgqa view`` of a configuration: its report served on this machine, and following the run that makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from flows.report import Beside, build, script
+from flows.report_about import answered, beside_of, overview_of, stored_comparison
+from kgqa_core.run.stages.systems import COMPARISON
+from tasks.garbage import runs_at_work
+
+if TYPE_CHECKING:
+    from kgqa_core.run.pipeline import Pipeline
+
+KEPT = 2  # versions: an open page still reads the one before
+STATE = "/data/version.js"
+
+
+class LivePages:
+    """The report of a run, each version in a folder of its own: a page never reads data of two."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
+        self.pipeline, self.folder = pipeline, folder
+        self.versions: list[str] = []
+        self._lock = Lock()
+
+    def state(self) -> dict[str, Any]:
+        """Return the version that is true now, after writing it if need be, what is still to be made, and who is at it.
+
+        A system appears when it has answered; what the explorer walked and the stored comparison come at the end.
+        """
+        with self._lock:
+            found: dict[str, Any] = {}
+            keys = self.pipeline.needed_for([COMPARISON])
+            missing = [key for key in keys if self.pipeline.find(key, found) is None]
+            folders = [str(found[key].folder) for key in keys if key not in missing]
+            version = hashlib.sha256("\0".join(folders).encode()).hexdigest()[:16]
+            if version not in self.versions:
+                self._write(version, missing)
+            return {"version": version, "missing": missing, "at_work": runs_at_work(self.pipeline.home)}
+
+    def _write(self, version: str, missing: Sequence[str]) -> None:
+        from flows.cli_compare import side_by_side_of
+        from kgqa_core.evaluation.runs import read_system_run
+
+        runs, title = answered(self.pipeline), self.pipeline.config.name
+        systems = stored_comparison(self.pipeline)
+        if systems is None and runs:
+            systems = side_by_side_of({title: [read_system_run(path, name) for name, path in runs]})
+        beside = beside_of(self.pipeline, systems) if not missing else Beside(overview_of(systems))
+        beside.overview["live"] = version
+        build(runs, self.folder / version, title=title, beside=beside)
+        self.versions = [*self.versions, version][-KEPT:]
+        for old in self.folder.iterdir():
+            if old.name not in self.versions:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+class LiveHandler(SimpleHTTPRequestHandler):
+    """Serves a folder, or the versions of live pages: any other address leads to the latest."""
+
+    def __init__(self, *given: Any, folder: Path, pages: LivePages | None) -> None:
+        self._pages = pages
+        super().__init__(*given, directory=str(folder))
+
+    def do_GET(self) -> None:
+        """Answer with a file, or with the state of the run."""
+        path = self.path.partition("?")[0]
+        if self._pages is None:
+            super().do_GET()
+        elif path.endswith(STATE):
+            body = script("version", self._pages.state()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/javascript")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        elif path.split("/")[1] in self._pages.versions:
+            super().do_GET()
+        else:
+            self.send_response(302)
+            self.send_header("Location", f"/{self._pages.state()['version']}/")
+            self.end_headers()
+
+    def end_headers(self) -> None:
+        """Let a browser keep nothing: a version may be written again."""
+        self.send_header("Cache-Control", "no-cache")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a page asks every few seconds."""
