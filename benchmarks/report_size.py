@@ -37,7 +37,7 @@ def repeat(path: Path, folder: Path) -> Path:
             for turn in range(-(-QUESTIONS // len(asked))):
                 ids = asked if (turn + 1) * len(asked) <= QUESTIONS else asked[: QUESTIONS - turn * len(asked)]
                 own = table.filter(pc.is_in(table["question_id"], value_set=ids.combine_chunks()))
-                others = pc.binary_join_element_wise(own["question_id"], f"#{turn}", "")
+                others = pc.binary_join_element_wise(f"{turn}#", own["question_id"], "")
                 parts.append(own.set_column(own.schema.get_field_index("question_id"), "question_id", others))
             pq.write_table(pa.concat_tables(parts).replace_schema_metadata(table.schema.metadata), folder / name)
     return folder / "predictions.parquet"

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const loaded = {}, waiting = {};
-  const PAGE = 100, MOST_EDGES = 200, ASK_EVERY = 5000;
+  const PAGE = 50, MOST_EDGES = 200, ASK_EVERY = 5000;
   const WORDS = { R: "right", W: "wrong", A: "no answer" };
   let overview, sorting = {};
 
