@@ -251,10 +251,13 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     profile, languages = options.profile, len(options.profile.language)
     relations = _cut(text, subject_ends + 3, relation_ends).dictionary_encode()
     codes = array_of(relations.indices)
-    known = list(map(_uses(options), relations.dictionary.to_pylist()))
-    for (label, _), count in zip(known, np.bincount(codes).tolist(), strict=True):
+    iris, ends = relations.dictionary, np.frombuffer(relations.dictionary.buffers()[1], np.int32)
+    are_iris = np.ones(len(iris), np.bool_)
+    labels = _cut_labels(iris.buffers()[2], ends[: len(iris)], ends[1 : len(iris) + 1], are_iris, profile)
+    known = labels.to_pylist()
+    for label, count in zip(known, np.bincount(codes).tolist(), strict=True):
         rows.relation_lines[label] += count
-    outcomes = np.array([use for _, use in known], np.int8)[codes]
+    outcomes = np.array(list(map(_uses(options), known)), np.int8)[codes]
     is_literal = data[relation_ends + 2] == QUOTE
     outcomes[((outcomes == NAME) | (outcomes == ALIAS)) & ~is_literal] = NOISE
 
@@ -278,7 +281,7 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
         columns = [subjects, *([] if middle is None else [middle]), objects]
         rows.tables.append((kind, pa.table([values.take(chosen) for values in columns], schema=TABLES[kind])))
 
-    labels = strings([label for label, _ in known]).take(relations.indices.take(column(kept)))
+    labels = labels.take(relations.indices.take(column(kept)))
     is_type = outcomes == TYPE
     put("triples", (outcomes == TRIPLE) | is_type if profile.keep_types else outcomes == TRIPLE, labels)
     put("types", is_type)
@@ -291,15 +294,9 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
 
 
 @cache
-def _uses(options: DumpOptions) -> Callable[[str], tuple[str, int]]:
-    """Return what gives the label and the use of a relation's IRI; options are hashed once, not for each relation."""
-
-    @cache
-    def use_of(iri: str) -> tuple[str, int]:
-        label = label_of_iri(iri, options.profile)
-        return label, options.use_of(label)
-
-    return use_of
+def _uses(options: DumpOptions) -> Callable[[str], int]:
+    """Return what gives the use of a relation; options are hashed once, not for each relation."""
+    return cache(options.use_of)
 
 
 def _read_ends(text: bytes, stops: Array, is_literal: Array, languages: Sequence[str]) -> tuple[Array, Array]:
@@ -322,7 +319,7 @@ def _read_ends(text: bytes, stops: Array, is_literal: Array, languages: Sequence
     return closed, language
 
 
-def _cut_labels(text: bytes, starts: Array, stops: Array, is_iri: Array, profile: Profile) -> pa.Array:
+def _cut_labels(text: bytes | pa.Buffer, starts: Array, stops: Array, is_iri: Array, profile: Profile) -> pa.Array:
     """Return the labels of terms: of an IRI as ``label_of_iri`` has it, of a literal as ``literal_label``.
 
     A literal that is cut without its quotes is a text, whose escapes are decoded.
@@ -351,7 +348,7 @@ def _mend(label: str) -> str:
     return decode(label)
 
 
-def _cut(text: bytes, starts: Array, stops: Array) -> pa.Array:
+def _cut(text: bytes | pa.Buffer, starts: Array, stops: Array) -> pa.Array:
     """Return the strings [starts, stops) of a text of valid UTF-8. They follow each other, apart.
 
     The text is looked at as twice as many strings, wanted and unwanted in turn; every other one is copied.
