@@ -175,7 +175,7 @@ def _move(loaded: Loaded, rejected: Rejected, file: TextIO | None) -> None:
     rejected.first += loaded.rejects[: NUM_KEPT - len(rejected.first)]
     if file is not None:
         file.writelines(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in loaded.rejects)
-    for growing in (loaded.rejects, loaded.unknown, loaded.notes):
+    for growing in (loaded.rejects, loaded.unknown, loaded.missing, loaded.notes):
         growing.clear()
 
 

@@ -112,11 +112,11 @@ class Journal(TrainerCallback):
                 saved = _part(self._tensors, "weights")
                 if set(weights) != set(saved):
                     raise KeyError(f"{len(set(weights) ^ set(saved))} names of weights differ")
-                with torch.no_grad():
-                    for name, parameter in weights.items():
-                        parameter.copy_(saved[name])
                 self.notes, self._groups = Notes(**said["notes"]), said["groups"]
                 self._best = _part(self._tensors, "best")
+                with torch.no_grad():  # last: whoever begins anew must not begin from these
+                    for name, parameter in weights.items():
+                        parameter.copy_(saved[name])
                 _log.info("going on after step %d of %d", self.notes.step, steps)
                 break
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:

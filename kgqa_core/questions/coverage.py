@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -147,6 +148,16 @@ def cover_steps(
     return tuple(rows)
 
 
+def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
+    """Return how many names several entities have, and the first of them; in DuckDB, which may use its disk."""
+    with duckdb.connect() as connection:
+        entities = connection.read_parquet(str(graph.folder / "entities.parquet"))  # noqa: F841 - named in the query
+        shared = connection.sql("select name from entities group by name having count(*) > 1")  # noqa: F841
+        ((num_shared,),) = connection.sql("select count(*) from shared").fetchall()
+        some = connection.sql("select name from shared order by name").limit(NUM_EXAMPLES).fetchall()
+    return num_shared, tuple(name for (name,) in some)
+
+
 def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:
     """Return how many topics and answers have a name, split by split."""
     rows = []
@@ -217,8 +228,9 @@ def lint_questions(
         LintFinding(kind=kind, count=len(cases), split=split, examples=tuple(cases[:NUM_EXAMPLES]))
         for (kind, split), cases in sorted(doubts.items())
     ]
-    if shared := sorted(name for name, count in Counter(graph.entity_names).items() if count > 1):
-        findings.insert(0, LintFinding("shared_name", len(shared), examples=tuple(shared[:NUM_EXAMPLES])))
+    num_shared, some = _shared_names(graph)
+    if num_shared:
+        findings.insert(0, LintFinding("shared_name", num_shared, examples=some))
     partial = {id for (kind, _), ids in doubts.items() if kind == "partial_gold" for id in ids}
     return LintReport(
         max_steps=max_steps,

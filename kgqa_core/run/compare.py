@@ -62,7 +62,7 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
             base=parts.base,
             prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
             topics=systems.topics if system.needs_topic else "none",
-            pool=systems.pool if kind.hard_negatives else "none",
+            pool=parts.pool,
             settings=fields_of(section, "settings"),
         )
         limits = systems.max_new_tokens, systems.answers == "shown", float(section.get("abstain_below", 0.0))
@@ -166,7 +166,7 @@ class Parts:
         self.systems = section_of(pipeline)
         self.row = str(section.get("row", self.name))
         self.settings = self.systems.settings_of(self.row)
-        self.max_calls = self.systems.max_calls
+        self.max_calls, self.pool = self.systems.max_calls, section["pool"]
         self.mask_topics = pipeline.config.exploration.mask_topics
         self.meters: list[Meter] = []
         self.answerer = section.get("answered_by")
@@ -194,13 +194,13 @@ class Parts:
 
     def candidates(self) -> CandidateSource:
         """Return the explorer, or the hard negatives that take its place."""
-        if self.systems.pool == "none":
+        if self.pool == "none":
             return self.explorer()
         return FixedCandidates(self.search, self._hard_negatives())
 
     def plans(self, source: str) -> PlanSource:
         """Return a source of plans by its name, or the hard negatives that take its place."""
-        if self.systems.pool == "hard":
+        if self.pool == "hard":
             return PlanSource(FixedPlans(self._hard_negatives()), self.mask_topics)
         if source == "lm":
             return PlanSource(self.asker(), self.mask_topics)

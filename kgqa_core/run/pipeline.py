@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_file, hash_json, read_artifact, write_json
@@ -68,6 +69,7 @@ class Pipeline:
         self._last = self.home / "runs" / f"{config.name}.json"
         self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
         self._builds = self.home / "runs" / "builds" / f"{config.name}.json"
+        self._noting = Lock()  # parts of a dump end in threads of their own
         self._instead: dict[str, Artifact] = {}  # stages of the accepted build, where readers want these
         for conf in {other.conf for spec in self.specs.values() for other in spec.depends_on_run.values()}:
             self.other_run(conf)  # what is wrong there is found before anything is made here
@@ -174,9 +176,10 @@ class Pipeline:
 
     def remember(self, key: str, artifact: Artifact) -> None:
         """Note what this run's stage is made of now, so that ``status`` can say later what changed."""
-        last = _read_json(self._last)
-        if last.get(key) != artifact.fingerprint:
-            _write_note(self._last, {**last, key: artifact.fingerprint})
+        with self._noting:
+            last = _read_json(self._last)
+            if last.get(key) != artifact.fingerprint:
+                _write_note(self._last, {**last, key: artifact.fingerprint})
 
     def used(self) -> set[str]:
         """Return the fingerprints of what this run used last, and of the build that it accepted last."""
@@ -246,8 +249,8 @@ class Pipeline:
         if gone := stages.keys() - build.keys():
             raise ArtifactError(f"build {wanted[0]} is not whole any more: {', '.join(sorted(gone))} was deleted")
         about = {"left": now, "left_content": _content(self.accepted())}
+        self._note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
         write_json(self._accepted, stages)
-        self._note_build("rolled back", build, **about)
         return stages
 
     def read_build(self, stages: Mapping[str, Any]) -> dict[str, Artifact]:

@@ -251,7 +251,7 @@ class Ours(System):
         counts["num_paths"] = sum(map(bool, paths))
         told = [plan.sure for plan in plans if plan.sure is not None]
         sure = None  # where the planner does not say, or the model said more: that of its call
-        if chosen is not None and len(told) == len(plans) and not (apart and self.fusion.decided_by == "lm"):
+        if chosen is not None and told and len(told) == len(plans) and not (apart and self.fusion.decided_by == "lm"):
             sure = min(1.0, sum(told[place] for place in chosen.plans))
         return SystemAnswer(replace(prediction, paths=paths), (), counts, sure)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kgqa_core.errors import InputError, UnableError, shorten
+from kgqa_core.errors import ArtifactError, EndpointError, InputError, UnableError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, Explained
@@ -85,8 +85,10 @@ class _Run:
     answer: SystemAnswer | None = None
     error: str = ""
 
-    def fail(self) -> None:
-        """Keep what was just raised."""
+    def fail(self, problem: Exception) -> None:
+        """Keep what was just raised; raise what no other question can go on from, either."""
+        if isinstance(problem, EndpointError | ArtifactError) and not isinstance(problem, UnableError):
+            raise problem
         self.error = traceback.format_exc()[-MAX_KEPT_ERROR:]
 
 
@@ -115,16 +117,16 @@ def answer_all(
 
     A question on which the system raises, or whose answer is no ranking of entities, gets no answer, but a traceback.
     Paths that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself
-    (an endpoint that is gone) raises: the calls made so far are in the call cache. What the model can never do (weigh
-    options, over a chat API) fails the questions that need it.
+    (an endpoint that is gone, a full disk) raises, wherever it is met: the calls made so far are in the call cache.
+    What the model can never do (weigh options, over a chat API) fails the questions that need it.
     """
     runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
     able: list[tuple[_Run, Question]] = []
     for run in runs.values():
         try:
             able.append((run, search.place([run.question])[0] if system.on_rows else run.question))
-        except Exception:
-            run.fail()
+        except Exception as problem:
+            run.fail(problem)
     try:
         prepared: Sequence[Any] = system.prepare([question for _, question in able])
         for (run, question), own in zip(able, prepared, strict=True):
@@ -133,8 +135,8 @@ def answer_all(
         for run, question in able:
             try:
                 run.steps = system.steps(question, system.prepare([question])[0])
-            except Exception:
-                run.fail()
+            except Exception as problem:
+                run.fail(problem)
     going = [run for run in runs.values() if _advance(run)]
     while going:
         _ask(model, going, max_new_tokens, bound=bound)
@@ -152,8 +154,8 @@ def _advance(run: _Run) -> bool:
     except StopIteration as end:
         run.answer = end.value
         return False
-    except Exception:
-        run.fail()
+    except Exception as problem:
+        run.fail(problem)
         return False
     run.rounds += 1
     return True
@@ -167,8 +169,8 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
     for run in runs:
         try:
             calls = [_render(model, run, place, ask, max_new_tokens, bound) for place, ask in enumerate(run.asks)]
-        except Exception:
-            run.fail()
+        except Exception as problem:
+            run.fail(problem)
             continue
         run.replies = [None] * len(calls)
         for call in calls:
@@ -177,15 +179,15 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
         prompts, options = [call.prompt for call in group], [call.ask.options for call in group]
         try:
             given: Any = model.score(prompts, options) if decoding is None else model.generate(prompts, decoding)
-        except UnableError:  # what this model can never do: other systems may do without
+        except UnableError as problem:  # what this model can never do: other systems may do without
             for call in group:
-                call.run.fail()
+                call.run.fail(problem)
             continue
         for call, own_given in zip(group, given, strict=True):
             try:
                 call.run.replies[call.place] = _read(call, own_given)
-            except Exception:
-                call.run.fail()
+            except Exception as problem:
+                call.run.fail(problem)
 
 
 def _render(
@@ -243,8 +245,8 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
     if not run.error:
         try:
             answer, num_invented = _checked(question, run.answer, system, search)
-        except Exception:
-            run.fail()
+        except Exception as problem:
+            run.fail(problem)
     if run.error:
         return Answered(question, nothing, "failed", run.error, calls)
     prediction = answer.prediction

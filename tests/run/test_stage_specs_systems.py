@@ -98,7 +98,9 @@ def test_every_answerer_is_a_stage_of_its_own_and_where_no_model_answers_none_is
     assert "supervision" not in specs["system-rog-random-seed0"].needs
     run_file.write_text(RUN, encoding="utf-8")
     hard = specs_of(run_file, "systems.pool=hard")  # a wrong path is known by the right ones
-    assert all("supervision" in hard[key].needs for key in ALL)
+    given = {key for key in ALL if hard[key].section["pool"] == "hard"}
+    assert given == {key for key in ALL if "supervision" in hard[key].needs}
+    assert given == ALL - of("explorer", "direct", "cot", "fiske", "tog", "ours")  # these retrieve what they retrieve
     specs = specs_of(run_file, "systems.run=[explorer, direct]", "systems.answered_by=[lm, oracle, first]")
     assert systems_in(specs) == of("explorer", "direct", "direct-oracle", "direct-first")
     assert "answered_by" not in specs["system-explorer-seed0"].section

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.errors import EndpointError, UnableError
+from kgqa_core.errors import ArtifactError, EndpointError, UnableError
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import write_answers
 from kgqa_core.instructions.choose import ChooseInstruction
@@ -215,6 +215,17 @@ def test_what_stops_the_model_stops_the_run(forty: Forty) -> None:
 
     with pytest.raises(EndpointError, match="nobody listens there"):
         run(forty, asks_in_turns(1), Gone())
+
+
+@pytest.mark.parametrize("stop", [EndpointError("the planner's server is gone"), ArtifactError("the disk is full")])
+def test_what_stops_a_planner_stops_the_run_and_fails_no_question(forty: Forty, stop: Exception) -> None:
+    """A question that is written as failed would not be asked again."""
+
+    def prepare(questions: Sequence[Question]) -> Sequence[None]:
+        raise stop
+
+    with pytest.raises(type(stop), match=str(stop)):
+        answer_all(Steered(asks_in_turns(), prepare), [forty.question(ONE)], forty.search, None)
 
 
 # Calls

@@ -88,7 +88,8 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
     section |= {"abstain_below": least} if (least := systems.abstain_below.get(row)) else {}
-    section |= {**systems.model_dump(mode="json", include=SHARED), **plan_walk_of(config)}
+    pool = systems.pool if kind.hard_negatives else "none"  # others retrieve what they retrieve
+    section |= {**systems.model_dump(mode="json", include=SHARED), "pool": pool, **plan_walk_of(config)}
     section |= {} if only_existing(config) else {"only_existing": False}
     if own is not None:  # but for the run and the file that it depends on
         shown = own.model_dump(mode="json", exclude={"explorer", "file"})
@@ -110,7 +111,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         if answerer == "oracle":
             section |= {f"oracle.{setting}": value for setting, value in systems.oracle.model_dump().items()}
             needs.append("supervision")
-    if systems.pool == "hard":
+    if pool == "hard":
         needs.append("supervision")
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed, row), *([f"fusion-seed{seed}"] if kind.fuses else [])]
