@@ -218,7 +218,7 @@ class RunConfig(Section):
         return self
 
     def _faults(self) -> Iterator[str]:
-        planners = self.plans.trained if self.plans else set()
+        planners = set(self.plans.planners) if self.plans else set()
         lm = self.lm
         if not isinstance(self.dataset, PlansDataset):
             yield from (f"missing key {name!r}" for name in ("encoder", "explorer") if getattr(self, name) is None)

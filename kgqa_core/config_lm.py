@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from kgqa_core.config_base import AdapterPath, Section, Seeds, Share, open_entry
 
-Planner = Literal["generator", "dense", "mixture"]
+Planner = Literal["generator", "dense"]
 
 # Kind of language model -> its settings and how it is opened: an lm.types.ModelSection. A kind of your own is a
 # module and a line here.
@@ -82,25 +82,6 @@ class PlansSection(Section):
     only_existing: bool = True  # of what a language model says: held to paths around the topics; False: any text
     seeds: Seeds = (0,)  # each planner is trained, and scored, once per seed
 
-    @property
-    def trained(self) -> set[Planner]:
-        """The planners that are needed: a mixture needs both others."""
-        return {*self.planners, *(("generator", "dense") if "mixture" in self.planners else ())}
-
-
-class PhaseSection(Section):
-    """A part of the training with a mixture of its own."""
-
-    until: Annotated[float, Field(gt=0, le=1)]  # share of the optimiser steps after which it ends; the last ends at 1
-    # Instruction -> share drawn; empty: by number of examples.
-    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _draws_something(self) -> PhaseSection:
-        if self.weights and not sum(self.weights.values()):
-            raise ValueError(f"the weights {self.weights} of a phase must not be all 0")
-        return self
-
 
 OBJECTIVES: dict[str, dict[str, float]] = {
     "plan": {"plan": 1.0},
@@ -156,19 +137,10 @@ class ReasonerSection(Section):
     gradient_norm: Annotated[float, Field(ge=0)] = 1.0  # gradients are clipped to it; 0: never
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU
     gradient_checkpointing: bool = False
-    phases: Annotated[tuple[PhaseSection, ...], Field(strict=False)] = ()  # such as planning first; empty: one
     num_evaluations: Annotated[int, Field(ge=1)] = 3  # on dev, evenly over the training
-    keep: Literal["best", "last"] = (
-        "best"  # weights: of the evaluation with the least dev loss (instructions by share), or the last
-    )
+    # The weights kept: of the evaluation with the least dev loss (instructions by share), or the last.
+    keep: Literal["best", "last"] = "best"
     dev_examples: Annotated[int, Field(ge=1)] = 500  # per instruction, at most
-
-    @model_validator(mode="after")
-    def _phases_follow_each_other(self) -> ReasonerSection:
-        ends = [phase.until for phase in self.phases]
-        if ends and (ends != sorted(set(ends)) or ends[-1] != 1):
-            raise ValueError(f"phases end at {ends}: each must end later than the one before, the last at 1")
-        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -179,15 +151,6 @@ class ReasonerSection(Section):
     def mixture(self) -> dict[str, float]:
         """Instruction -> weight of its examples."""
         return OBJECTIVES[self.objective] if self.instructions is None else self.instructions
-
-    @property
-    def mixtures(self) -> tuple[PhaseSection, ...]:
-        """The phases; without any, one of every instruction by its number of examples (RoG Eq. 7, EPERM Eq. 8).
-
-        The baseline that needs no graph does not read plans, which may be there for a model that is made here.
-        """
-        baseline = self.mixture if self.objective == "direct" else {}
-        return self.phases or (PhaseSection(until=1.0, weights=baseline),)
 
 
 class DensePlannerSection(Section):

@@ -174,8 +174,8 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
     """Return which examples each forward pass sees [S, A, P, M]; so a step's number is all of a sampler's state.
 
     A step sees the same examples however many processes share them. An instruction's examples come in a random order,
-    each once before any comes again, across phases too. Within a phase the instructions are evenly spread. Raises
-    ConfigError or InputError where a batch cannot be divided, or a phase's instruction has no training example.
+    each once before any comes again, and the instructions are evenly spread. The baseline that needs no graph does not
+    read plans, which may be there for a model that is made here. Raises ConfigError where a batch cannot be divided.
     """
     share, rest = divmod(section.batch_size, num_processes)
     size = section.micro_batch or share
@@ -187,29 +187,21 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
     num_train = int((~tokens.dev).sum())
     steps = section.max_steps or max(1, math.ceil(section.epochs * num_train / section.batch_size))
     generator = np.random.default_rng([seed, 5])
-    counts = {name: tokens.of(name, dev=False).size for name in tokens.names}
+    names = [name for name in tokens.names if section.objective != "direct" or name in section.mixture]
+    counts = {name: many for name in sorted(names) if (many := tokens.of(name, dev=False).size)}
     streams = {name: _endless(tokens.of(name, dev=False), generator) for name in tokens.names}
-    first, drawn = 0, []
-    for phase in section.mixtures:
-        weights = {name: weight for name, weight in sorted((phase.weights or counts).items()) if weight}
-        if missing := [name for name in weights if not counts.get(name)]:
-            have = ", ".join(name for name, count in counts.items() if count)
-            raise InputError(f"a phase draws {missing[0]!r}, of which there is no training example; there are {have}")
-        last = round(phase.until * steps)
-        parts = apportion([*weights.values()], (last - first) * section.batch_size)
-        taken, places = [], []
-        for name, part in zip(weights, parts, strict=True):
-            taken.append(np.fromiter(islice(streams[name], part), np.int64, part))
-            places.append((np.arange(part) + generator.random(part)) / max(part, 1))
-        mixed = np.concatenate(taken)[np.argsort(np.concatenate(places), kind="stable")]
-        unit = size * num_processes
-        for start in range(0, mixed.size if section.batching == "buckets" else 0, unit * BUCKET_UNITS):
-            window = mixed[start : start + unit * BUCKET_UNITS]  # units of one instruction and like length, shuffled
-            units = window[np.lexsort((tokens.lengths[window], tokens.instruction[window]))].reshape(-1, unit)
-            mixed[start : start + window.size] = generator.permutation(units).ravel()
-        drawn.append(mixed)
-        first = last
-    return np.concatenate(drawn).reshape(steps, share // size, num_processes, size)
+    parts = apportion([*counts.values()], steps * section.batch_size)
+    taken, places = [], []
+    for name, part in zip(counts, parts, strict=True):
+        taken.append(np.fromiter(islice(streams[name], part), np.int64, part))
+        places.append((np.arange(part) + generator.random(part)) / max(part, 1))
+    mixed = np.concatenate(taken)[np.argsort(np.concatenate(places), kind="stable")]
+    unit = size * num_processes
+    for start in range(0, mixed.size if section.batching == "buckets" else 0, unit * BUCKET_UNITS):
+        window = mixed[start : start + unit * BUCKET_UNITS]  # units of one instruction and like length, shuffled
+        units = window[np.lexsort((tokens.lengths[window], tokens.instruction[window]))].reshape(-1, unit)
+        mixed[start : start + window.size] = generator.permutation(units).ravel()
+    return mixed.reshape(steps, share // size, num_processes, size)
 
 
 def apportion(weights: Sequence[float], total: int) -> list[int]:

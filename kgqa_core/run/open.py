@@ -172,7 +172,7 @@ def has_model_stage(config: RunConfig) -> bool:
 
 def has_generator(config: RunConfig) -> bool:
     """Say whether a language model of the run plans: it may then also decide where explorer and planner disagree."""
-    return config.lm is not None and config.plans is not None and "generator" in config.plans.trained
+    return config.lm is not None and config.plans is not None and "generator" in config.plans.planners
 
 
 def planner_seed(config: RunConfig, seed: int) -> int:
@@ -343,13 +343,13 @@ def only_existing(config: RunConfig) -> bool:
 
 @contextmanager
 def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[OpenedPlanner]:
-    """Open one of the run's planners: generator, dense or mixture; ``row``: with the model that plans for that row."""
+    """Open one of the run's planners: generator or dense; ``row``: with the model that plans for that row."""
     if name == "dense":
         yield OpenedPlanner(_dense(pipeline, seed))
         return
     from kgqa_core.instructions.plan import RelationConstraint
     from kgqa_core.instructions.render import read_prompts
-    from kgqa_core.planners.generator import GeneratorPlanner, MixturePlanner
+    from kgqa_core.planners.generator import GeneratorPlanner
 
     space: PathConstraints | RelationConstraint | None = None
     if search := plan_graph(pipeline):
@@ -360,9 +360,7 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
         searches, prompts = plan_searches(pipeline.config, row), read_prompts(pipeline.config.prompts)
-        generator = GeneratorPlanner(model, prompts, space=space, searches=searches)
-        planner = generator if name == "generator" else MixturePlanner(_dense(pipeline, seed), generator)
-        yield OpenedPlanner(planner, meter)
+        yield OpenedPlanner(GeneratorPlanner(model, prompts, space=space, searches=searches), meter)
 
 
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:

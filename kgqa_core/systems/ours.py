@@ -44,7 +44,7 @@ WORTH = 0.01  # points of the objective that a language model has to add to be a
 class OursSection(Section):
     """Settings of ours, the same for all its rows: what it fuses is chosen once for a run."""
 
-    planner: Literal["generator", "dense", "mixture"] = "dense"  # a generator costs a call for every question
+    planner: Literal["generator", "dense"] = "dense"  # a generator costs a call for every question
     num_plans: Annotated[int, Field(ge=1)] = 3
 
 

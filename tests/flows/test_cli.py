@@ -156,7 +156,9 @@ def test_a_contradiction_is_a_configuration_error_before_anything_runs(conf, arg
     conf.with_name("other.yaml").write_text(other, encoding="utf-8")
     planned = CONFIG + "plans: {planners: [dense]}\ndense: {}\nsystems: {run: [rog], answered_by: [oracle]}\n"
     conf.with_name("planned.yaml").write_text(planned, encoding="utf-8")
-    varied = "base: planned.yaml\nvary: {systems.rog.plans: [dense, mixture]}\nplots: [{x: systems.rog.plans, y: f1}]\n"
+    varied = (
+        "base: planned.yaml\nvary: {systems.rog.plans: [dense, generator]}\nplots: [{x: systems.rog.plans, y: f1}]\n"
+    )
     conf.with_name("sweep.yaml").write_text(varied, encoding="utf-8")
     done = kgqa(arguments[0], conf.with_name(f"{arguments[1].lower()}.yaml"), "--json")
     assert (done.exit_code, done.stdout) == (2, ""), done.stderr

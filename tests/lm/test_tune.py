@@ -242,8 +242,7 @@ def test_a_section_of_another_form_than_the_adapter_it_starts_from_is_refused(
 
 def resumable(base: Path, examples: Path, folder: Path, **changed: Any) -> TuneJob:
     """Return a job that keeps each state, with everything that a state must hold."""
-    phases = [{"until": 0.4, "weights": {"plan": 1.0}}, {"until": 1.0}]
-    shape = {"max_steps": 10, "micro_batch": 2, "dropout": 0.3, "phases": phases, **changed}
+    shape = {"max_steps": 10, "micro_batch": 2, "dropout": 0.3, **changed}
     how = {"journal": folder / "journal", "curve_every": 1, "save_every": 0}
     return make_job(base, examples, folder / "out", **how, **shape)
 

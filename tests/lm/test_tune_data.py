@@ -122,17 +122,6 @@ def test_three_epochs_see_each_three_times_evenly_spread(batching: str) -> None:
         assert np.allclose(share, 0.6, atol=0.05)
 
 
-def test_planning_first_then_jointly() -> None:
-    tokens = tokens_of({"plan": 40, "reason": 40})
-    phases = [{"until": 0.25, "weights": {"plan": 1.0}}, {"until": 1.0, "weights": {"plan": 1.0, "reason": 3.0}}]
-    batches = draw_batches(tokens, section(max_steps=40, phases=phases))
-    kinds = tokens.instruction[batches.reshape(40, 5)]
-    assert not kinds[:10].any()
-    assert kinds[10:].mean() == pytest.approx(0.75, abs=0.01)
-    plans = batches.ravel()[kinds.ravel() == 0]
-    assert len(set(plans[:40].tolist())) == 40  # each once before any comes again, across the phases too
-
-
 def test_the_baseline_without_a_graph_draws_no_plans() -> None:
     tokens = tokens_of({"direct": 9, "plan": 40})
     assert not tokens.instruction[draw_batches(tokens, section(objective="direct"))].any()
@@ -173,11 +162,6 @@ def test_seeds_differ_and_repeat() -> None:
 def test_a_batch_that_cannot_be_divided_is_refused(processes: int, micro: int | None) -> None:
     with pytest.raises(ConfigError, match="batch_size 5 must be a multiple"):
         draw_batches(tokens_of({"plan": 9}), section(micro_batch=micro), num_processes=processes)
-
-
-def test_an_instruction_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match=r"'plans'.*there are plan, reason"):
-        draw_batches(tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}]))
 
 
 @given(st.lists(st.floats(0.001, 100), min_size=1, max_size=6), st.integers(0, 1000))

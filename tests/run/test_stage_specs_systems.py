@@ -25,7 +25,7 @@ dense: {}
 RUN = PLANNING + "systems: {}\n"
 BARE = PLANNING.split("plans:", maxsplit=1)[0]  # no model, no plans
 PLAYED = BARE + "systems:\n  run: [explorer]\n  variants:\n    played: {system: direct, answered_by: [%s]}\n"
-TUNED_RUN = RUN.replace("dense]", "dense, mixture]").replace("systems: {}", "reasoner: {}")
+TUNED_RUN = RUN.replace("systems: {}", "reasoner: {}")
 PLANS_ONLY = """\
 dataset: {name: given, source: plans, plan_files: {train: train.jsonl, dev: dev.jsonl}}
 plans: {planners: [dense], seeds: [0, 1]}
@@ -67,7 +67,7 @@ NEEDS["explorer"] = NEEDS["etd"] - {"lm"}
 NEEDS["kaping"] = {"lm", "encodings"}
 NEEDS["ours"] |= {"dense-seed0", FUSION}
 OF_PLANS = {name: {"lm"} for name in ("lm", "generator", "random", "none")}
-OF_PLANS |= {name: {"lm", "dense-seed0"} for name in ("dense", "mixture")}
+OF_PLANS |= {"dense": {"lm", "dense-seed0"}}
 
 
 @pytest.mark.parametrize("system", NEEDS)
@@ -193,7 +193,7 @@ def test_another_wording_is_another_system_but_only_of_plans_another_fusion(run_
     for spec in specs_of(run_file, "prompts=prompts").values():  # no spec holds a path of the machine
         assert str(run_file.parent) not in str([spec.key, dict(spec.section), list(spec.files)])
     (own / "reason.txt").unlink()
-    assert changed(tuned, "prompts=prompts") == {TAUGHT, "plans-generator-seed0", "plans-mixture-seed0"}
+    assert changed(tuned, "prompts=prompts") == {TAUGHT, "plans-generator-seed0"}
 
 
 # Variants: rows of their own
@@ -267,7 +267,7 @@ def test_sections_that_do_not_fit_together_are_named(run_file: Path, text: str, 
 # Planning
 
 
-SCORED = {f"plans-{planner}-seed0" for planner in ("generator", "dense", "mixture")}
+SCORED = {f"plans-{planner}-seed0" for planner in ("generator", "dense")}
 TAUGHT, MODEL, TUNED, DENSE = "instructions", "lm", "reasoner-seed0", "dense-seed0"
 
 
@@ -281,16 +281,14 @@ def tuned(tmp_path: Path) -> Path:
 def test_planning_comes_after_graph_and_questions_and_only_what_the_planners_need_is_trained(tuned: Path) -> None:
     specs = specs_of(tuned)
     planning = ["supervision", TAUGHT, MODEL, TUNED, DENSE, *(f"plans-{one}-seed0" for one in ("generator", "dense"))]
-    assert list(specs)[-8:] == [*planning, "plans-mixture-seed0"]
+    assert list(specs)[-7:] == planning
     assert_in_order(specs)
-    assert set(specs["plans-mixture-seed0"].needs) >= {MODEL, TUNED, DENSE}
     assert not {MODEL, TUNED} & set(specs["plans-dense-seed0"].needs)
     assert DENSE not in specs_of(tuned, "plans.planners=[generator]")
     assert not {TAUGHT, MODEL, TUNED} & specs_of(tuned, "plans.planners=[dense]").keys()
     read = specs_of(tuned, "plans.planners=[dense]", "lm={kind: packaged}", "systems={run: [rog], rog: {plans: dense}}")
     assert {TAUGHT, MODEL, TUNED, DENSE} <= read.keys()  # the model only reads
     assert {TUNED, DENSE} <= set(read["system-rog-seed0"].needs)
-    assert {DENSE, MODEL} <= specs_of(tuned, "plans.planners=[mixture]").keys()
 
 
 def test_given_plans_need_neither_graph_nor_explorer(tmp_path: Path) -> None:
@@ -391,9 +389,6 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
         (["explorer=null"], "missing key 'explorer'"),
         (["lm.kind=embeded"], "did you mean 'embedded'"),
         (["lm.width=30"], "width 30 must be an even number for each of 4 heads"),
-        (["reasoner.phases=[{until: 0.5}]"], r"phases end at \[0.5\]: each must end later"),
-        (["reasoner.phases=[{until: 0.6}, {until: 0.5}, {until: 1.0}]"], "each must end later than the one before"),
-        (["reasoner.phases=[{until: 1.0, weights: {plan: 0.0}}]"], "must not be all 0"),
     ],
 )
 def test_sections_of_planning_that_do_not_fit_together_are_named(

@@ -51,7 +51,7 @@ def _supervision_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _dense_specs(config: RunConfig) -> Iterator[StageSpec]:
     plans = config.plans
-    if plans is None or config.dense is None or "dense" not in plans.trained:
+    if plans is None or config.dense is None or "dense" not in plans.planners:
         return
     section = {**config.dense.model_dump(mode="json"), **teaching(config)}
     needs = (*ground_keys(config)[:-1], "supervision")
@@ -68,7 +68,7 @@ def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
         section |= {"split": config.evaluation.split, "seed": seed}
         section |= {} if plans.only_existing else {"only_existing": False}
         files: dict[str, Path] = {}
-        if planner in ("generator", "mixture"):
+        if planner == "generator":
             section |= {**model_recipe(config), "prompts": prompt_hashes(config, "plan")}
             files = model_files(config)
         needs = (*ground_keys(config), "supervision", *plan_stages(config, planner, seed))

@@ -116,7 +116,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed, row), *([f"fusion-seed{seed}"] if kind.fuses else [])]
     asked = {*(systems.roles_of(row) if answerer == "lm" else ())}
-    asked |= {*(PLAN if source in ("generator", "mixture") else ())}  # whoever answers, the run's own model plans
+    asked |= {*(PLAN if source == "generator" else ())}  # whoever answers, the run's own model plans
     roles = [role for role in ROLES if role in asked]
     section |= model_recipe(config, roles, row)
     section |= {f"model.{role}": model_label(config, role, row) for role in roles}  # as tables show it

@@ -114,8 +114,8 @@ def model_stages(config: RunConfig, seed: int, roles: Iterable[Role] = PLAN, row
 
 def plan_stages(config: RunConfig, source: str, seed: int, row: str = "") -> list[str]:
     """Return the stages that a source of plans is made in."""
-    needs = model_stages(config, seed, row=row) if source in ("generator", "mixture") else []
-    return [*needs, *([f"dense-seed{opening.planner_seed(config, seed)}"] if source in ("dense", "mixture") else [])]
+    needs = model_stages(config, seed, row=row) if source == "generator" else []
+    return [*needs, *([f"dense-seed{opening.planner_seed(config, seed)}"] if source == "dense" else [])]
 
 
 def teaching(config: RunConfig) -> dict[str, Any]:
