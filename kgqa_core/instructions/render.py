@@ -194,18 +194,23 @@ def render_lines(items: Iterable[str]) -> str:
 
 
 def group_paths(paths: Sequence[ScoredPath], *, stations: bool = False) -> dict[str, dict[str, float]]:
-    """Return name -> sum of its paths' scores, for each way: a start and the relations from there, with a colon.
+    """Return name -> sum of its paths' scores, for each way: where it starts and the relations from there, with a colon.
 
-    What stands between has no way of its own, unless ``stations`` may be meant, and it is no end.
+    What the same relations lead to from several starts stands under all of these together, and first: a question with
+    several topics mostly means that. What stands between has no way of its own, unless ``stations`` may be meant, and it
+    is no end.
     """
-    groups: dict[str, dict[str, float]] = {}
+    met: dict[tuple[tuple[str, ...], str], tuple[dict[str, None], list[float]]] = {}
     last = {path.end for path in paths}
     for path in paths:
         between = [(length, name) for length, name in enumerate(path.stations, 1) if stations and name not in last]
         for length, name in (*between, (len(path.steps), path.end)):
-            way = ARROW.join([path.start, *map(escape, path.steps[:length])]) + ":"
-            ends = groups.setdefault(way, {})
-            ends[name] = ends.get(name, 0.0) + path.score
+            starts, scores = met.setdefault((path.steps[:length], name), ({}, []))
+            starts[path.start] = None
+            scores.append(path.score)
+    groups: dict[str, dict[str, float]] = {}
+    for (steps, name), (starts, scores) in sorted(met.items(), key=lambda item: -len(item[1][0])):
+        groups.setdefault(ARROW.join([" and ".join(starts), *map(escape, steps)]) + ":", {})[name] = sum(scores)
     return groups
 
 
