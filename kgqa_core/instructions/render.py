@@ -194,11 +194,11 @@ def render_lines(items: Iterable[str]) -> str:
 
 
 def group_paths(paths: Sequence[ScoredPath], *, stations: bool = False) -> dict[str, dict[str, float]]:
-    """Return name -> sum of its paths' scores, for each way: where it starts and the relations from there, with a colon.
+    """Return name -> sum of its paths' scores, for each way: a start and the relations from there, with a colon.
 
     What the same relations lead to from several starts stands under all of these together, and first: a question with
-    several topics mostly means that. What stands between has no way of its own, unless ``stations`` may be meant, and it
-    is no end.
+    several topics mostly means that. What stands between has no way of its own, unless ``stations`` may be meant, and
+    it is no end.
     """
     met: dict[tuple[tuple[str, ...], str], tuple[dict[str, None], list[float]]] = {}
     last = {path.end for path in paths}
