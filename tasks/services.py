@@ -241,7 +241,8 @@ def start_all(services: Services) -> Services:
                 return found
             time.sleep(POLL_SECONDS)
         said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        raise KgqaError("\n".join(["not everything started, and nothing is left running:", *said]))
+        slow = f"after {START_SECONDS:.0f} s; is the machine busy? How far it came is in {log.parent}. Try again"
+        raise KgqaError("\n".join(["not everything started, and nothing is left running:", *(said or [slow])]))
     finally:
         if not getattr(read_services(home), "ready", False):
             stop_all(home)

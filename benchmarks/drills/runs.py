@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +126,9 @@ def kill_group(run: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def running(folder: Path, deployments: Path, *options: str) -> Iterator[tuple[Home, Callable[..., Any]]]:
+def running(
+    folder: Path, deployments: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[Home, Callable[..., Any]]]:
     """Run `kgqa up` with these options in a home of its own; yield the home, and what asks Prefect's API.
 
     That waits for a server that starts again.
@@ -134,7 +136,12 @@ def running(folder: Path, deployments: Path, *options: str) -> Iterator[tuple[Ho
     from tests.processes import free_port
 
     home, kgqa, ports = Home(folder / "services"), [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
-    told: dict[str, Any] = {"cwd": folder, "env": home.environment, "check": True, "stdout": subprocess.DEVNULL}
+    told: dict[str, Any] = {
+        "cwd": folder,
+        "env": {**home.environment, **(environment or {})},
+        "check": True,
+        "stdout": subprocess.DEVNULL,
+    }
     places = [
         "--prefect-port",
         str(ports[0]),

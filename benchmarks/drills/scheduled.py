@@ -20,7 +20,12 @@ from benchmarks.drills.runs import running
 from tasks.services import read_services
 
 POOL, AT_ONCE = "kgqa-short", 8
-DEPLOYMENTS, EVERY_SECONDS = 4, 4  # more than a small machine can do: its worker is never idle
+DEPLOYMENTS, EVERY_SECONDS = 4, 4
+FEW = {  # what is scheduled ahead: by default 100 runs of each, which SQLite takes minutes to write
+    "PREFECT_SERVER_SERVICES_SCHEDULER_MAX_RUNS": "10",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_SCHEDULED_TIME": "PT1M",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "20",
+}
 DEADLY = 50
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 LIMIT = 7200.0  # seconds
@@ -28,7 +33,7 @@ LIMIT = 7200.0  # seconds
 # Listens at a socket, and runs a flow in a fork of itself for each that asks, with the environment of who asks.
 NURSERY = """\
 import json, os, runpy, signal, socket, sys
-import prefect.engine, prefect.flow_engine, prefect.main, tasks.outbox
+import prefect.flow_engine, prefect.main, tasks.outbox
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
 listening = socket.socket(socket.AF_UNIX)
@@ -103,7 +108,7 @@ def scheduled(folder: Path, server: str, points: int) -> dict[str, Any]:
         for number in range(DEPLOYMENTS)
     ]
     (folder / "prefect.yaml").write_text(json.dumps({"deployments": deployed}), encoding="utf-8")  # JSON is YAML
-    with running(folder, folder / "prefect.yaml", "--worker", POOL) as (home, ask):
+    with running(folder, folder / "prefect.yaml", "--worker", POOL, environment=FEW) as (home, ask):
         ask(f"work_pools/{POOL}", method="PATCH", concurrency_limit=AT_ONCE)
         services = read_services(home.folder)
         assert services is not None

@@ -173,6 +173,8 @@ def test_a_deployment_is_promoted_refused_and_rolled_back(up: Up) -> None:
     for port in up.ports:
         assert f"0.0.0.0:{port}" not in listens and f"*:{port}" not in listens
 
+    slots = {pool: up.ask(f"work_pools/{pool}")["concurrency_limit"] for pool in ("kgqa-cpu", "kgqa-gpu")}
+    assert slots == {"kgqa-cpu": None, "kgqa-gpu": 1}  # two trainings never share a card
     run = up.trigger()
     assert up.wait(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
     first = up.json("history")
