@@ -22,6 +22,7 @@ BENCHMARKS = (
     "freebase_build",
     "freebase_expand",
     "linking",
+    "paraphrases",
     "supervision",
     "embedded_planner",
     "execute_plans",

@@ -97,8 +97,7 @@ class Trainer:
         )
         self._rows = [one.questions.teaching() for one in lessons]
         self._epoch_steps = sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
-        least = max(LEAST_EPOCHS, -(-LEAST_STEPS // max(self._epoch_steps, 1)))
-        self.num_epochs = settings.epochs or least
+        self.num_epochs = settings.epochs or max(LEAST_EPOCHS, -(-LEAST_STEPS // max(self._epoch_steps, 1)))
         self.num_steps = self.num_epochs * self._epoch_steps
         self._at_once = settings.batch_size  # questions explored together; fewer where the memory holds fewer
 

@@ -1,0 +1,145 @@
+"""Wordings of a person: MetaQA's questions asked otherwise than the data set does, by hand, for every relation path.
+
+``paraphrases.tsv`` holds them, in two halves that were drawn before anything was measured: ``dev`` is filled with the
+topics of dev questions, and settings are chosen on it; ``test`` with those of test questions. No program made them,
+and nothing is trained on them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import PROJECT, data_folder, kgqa, write_section
+from kgqa_core.config_file import read_config
+from kgqa_core.evaluation.metrics import bootstrap_bounds, score_predictions
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
+from kgqa_core.questions.build import read_questions
+from kgqa_core.run.open import encode_all, graph_of, open_system
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.systems.controls import answer_by_path, load_template_control
+from kgqa_core.types import Prediction, Question, Split
+
+FILE = Path(__file__).with_name("paraphrases.tsv")
+TOPIC = "[topic]"
+HALVES: tuple[Split, ...] = ("dev", "test")
+Answer = Callable[[Sequence[Question]], list[Prediction]]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    runs: Sequence[str]
+    per_chain: int  # questions of one gold chain, each asked in all wordings of a half
+    settings: Sequence[str] = ()
+
+
+FULL = Size(("metaqa-1hop", "metaqa-2hop"), 40)
+SMALL = Size(("metaqa-1hop",), 5, ("explorer.seeds=[0]", "explorer.epochs=1"))
+
+NOTE = (
+    "Percent, mean over the seeds. One person wrote the wordings by hand, knowing those of the training questions and "
+    "none of what a model makes of them; none of them is in any question. By questions: every question counts, so that "
+    "kinds weigh as MetaQA asks them. By wordings: every wording counts the same, with the interval of 95 % over "
+    "wordings, drawn anew. Uncut: the same explorers with no attention threshold. The template control has never seen "
+    "any of them, so it takes the path of most training questions. Names alone: no training; of the relations around "
+    "the topic the one whose name lies nearest to the question, both encoded. Dev was looked at to choose settings."
+)
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Train where that is not done, ask in all wordings of both halves and write the section."""
+    data_folder()
+    rows = [
+        "| run | half | answered by | wordings | questions | Hits@1 by questions | by wordings | uncut, by questions | "
+        "as MetaQA words them |",
+        "|---|---|---|---:|---:|---:|---|---:|---:|",
+    ]
+    for name in size.runs:
+        conf = PROJECT / f"conf/{name}.yaml"
+        kgqa(["run", str(conf), *(word for one in size.settings for word in ("--set", one))], home)
+        rows += rows_of(Pipeline(read_config(conf, [*size.settings, f"runtime.home={home}"])), size)
+    write_section("Wordings of a person", "\n".join([*rows, "", NOTE]), "python -m benchmarks paraphrases")
+
+
+def rows_of(pipeline: Pipeline, size: Size) -> list[str]:
+    """Return the rows of one run, for both halves."""
+    graph, folder = graph_of(pipeline), pipeline.artifact("questions").folder
+    split = {half: read_questions(folder, half) for half in HALVES}
+    known = {question.masked for question in read_questions(folder)}
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", graph)
+    explorers = [replace(open_system(pipeline, seed), evidence_paths=0) for seed in pipeline.config.exploration.seeds]
+    answered_by: dict[str, list[Answer]] = {
+        "explorer": [one.answer for one in explorers],
+        "template control": [control.answer],
+    }
+    if pipeline.config.exploration.steps == 1:
+        answered_by["names alone"] = [NamesAlone(pipeline, graph).answer]
+    uncut = [one.limited(attention_threshold=0.0).answer for one in explorers]
+    rows = []
+    for half in HALVES:
+        asked = reword(split[half], graph, half, size.per_chain)
+        worded = sorted({question.masked for question in asked})
+        if seen := known.intersection(worded):
+            raise ValueError(f"{FILE.name}: {min(seen)!r} is a wording of the data set")
+        for name, answers in answered_by.items():
+            hits = np.mean([hits_of(answer, asked) for answer in answers], axis=0)
+            by_wording = np.array([[hits[[one.masked == text for one in asked]].mean()] for text in worded])
+            low, high = bootstrap_bounds(by_wording)[:, 0]
+            plain = np.mean([hits_of(answer, split[half]).mean() for answer in answers])
+            whole = np.mean([hits_of(answer, asked).mean() for answer in uncut]) if name == "explorer" else None
+            rows.append(
+                f"| {pipeline.config.dataset.name} | {half} | {name} | {len(worded)} | {len(asked):,} | "
+                f"{hits.mean():.1f} | {by_wording.mean():.1f} [{low:.1f}, {high:.1f}] | "
+                f"{'' if whole is None else format(whole, '.1f')} | {plain:.1f} |"
+            )
+    return rows
+
+
+def reword(questions: Sequence[Question], graph: KnowledgeGraph, half: Split, per_chain: int) -> list[Question]:
+    """Return the first ``per_chain`` questions of each gold chain, in every wording that a half has for it."""
+    wordings, counts, asked = defaultdict[str, list[str]](list), defaultdict[str, int](int), []
+    for line in FILE.read_text(encoding="utf-8").splitlines()[1:]:
+        chain, of_half, wording = line.split("\t")
+        if of_half == half:
+            wordings[chain].append(wording)
+    for question in questions:
+        chain = " ".join(
+            write_step(graph.relation_labels[step % graph.num_relations], step >= graph.num_relations)
+            for step in question.chain or ()
+        )
+        counts[chain] += 1
+        for number, masked in enumerate(wordings[chain] if counts[chain] <= per_chain else ()):
+            text = masked.replace(TOPIC, graph.name_of(question.topics[0]))
+            asked.append(replace(question, id=f"{question.id}/{number}", text=text, masked=masked))
+    return asked
+
+
+def hits_of(answer: Answer, asked: Sequence[Question]) -> np.ndarray:
+    """Return Hits@1 of every question [B], in percent."""
+    return np.asarray(score_predictions(asked, answer(asked)).values["hits1"])
+
+
+class NamesAlone:
+    """Takes the relation around the topic, either way, whose name lies nearest to the question."""
+
+    def __init__(self, pipeline: Pipeline, graph: KnowledgeGraph) -> None:
+        self._pipeline, self._graph = pipeline, graph
+        self._names = encode_all(pipeline, graph.relation_labels)
+
+    def answer(self, questions: Sequence[Question]) -> list[Prediction]:
+        """Return one prediction per question: all that the relation leads to."""
+        texts = sorted({question.masked for question in questions})
+        likeness = dict(zip(texts, encode_all(self._pipeline, texts) @ self._names.T, strict=True))
+        predictions = []
+        for question in questions:
+            _, around, _ = self._graph.edges_of(np.array(question.topics))
+            steps = np.unique(around)
+            best = steps[np.argmax(likeness[question.masked][steps % self._graph.num_relations])]
+            predictions.append(answer_by_path(self._graph, question, (int(best),)))
+        return predictions

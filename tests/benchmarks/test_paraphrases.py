@@ -1,0 +1,31 @@
+"""The wordings of a person: whole, of two halves, and put in the place of a question's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.paraphrases import FILE, HALVES, TOPIC, reword
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import open_graph
+from kgqa_core.types import Question
+
+
+def test_every_chain_has_wordings_in_both_halves_and_none_is_in_both() -> None:
+    lines = [line.split("\t") for line in FILE.read_text(encoding="utf-8").splitlines()[1:]]
+    halves = Counter((chain, half) for chain, half, _ in lines)
+    assert set(halves) == {(chain, half) for chain, _, _ in lines for half in HALVES}
+    assert all(wording.count(TOPIC) == 1 for _, _, wording in lines)
+    assert len({(chain, wording) for chain, _, wording in lines}) == len(lines)
+
+
+def test_a_question_is_asked_in_every_wording_of_its_chain_and_half(tmp_path: Path) -> None:
+    (tmp_path / "kb.tsv").write_text("Alien\tdirected_by\tScott\nHeat\tdirected_by\tMann\n", encoding="utf-8")
+    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
+    films = open_graph(tmp_path / "graph")
+    chain = (films.relation_labels.index("directed_by"),)
+    own = [Question(str(at), "old", "old", (at,), (), "dev", chain=chain) for at in range(3)]
+    asked = reword([*own, Question("no chain", "old", "old", (0,), (), "dev")], films, "dev", per_chain=2)
+    count = sum(line.startswith("directed_by\tdev") for line in FILE.read_text(encoding="utf-8").splitlines())
+    assert len(asked) == len({one.id for one in asked}) == 2 * count
+    assert all(one.text == one.masked.replace(TOPIC, films.name_of(one.topics[0])) for one in asked)
