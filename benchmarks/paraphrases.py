@@ -1,8 +1,8 @@
-"""Wordings of a person: MetaQA's questions asked otherwise than the data set does, by hand, for every relation path.
+"""MetaQA's questions in other words than the data set's, written one by one for every relation path.
 
 ``paraphrases.tsv`` holds them, in two halves that were drawn before anything was measured: ``dev`` is filled with the
-topics of dev questions, and settings are chosen on it; ``test`` with those of test questions. No program made them,
-and nothing is trained on them.
+topics of dev questions, and settings are chosen on it; ``test`` with those of test questions. No paraphraser made
+them, and nothing is trained on them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ FULL = Size(("metaqa-1hop", "metaqa-2hop"), 40)
 SMALL = Size(("metaqa-1hop",), 5, ("explorer.seeds=[0]", "explorer.epochs=1"))
 
 NOTE = (
-    "Percent, mean over the seeds. One person wrote the wordings by hand, knowing those of the training questions and "
-    "none of what a model makes of them; none of them is in any question. By questions: every question counts, so that "
+    "Percent, mean over the seeds. The wordings were written one by one, in sight of those of the training questions "
+    "and before anything was measured; none of them is in any question. By questions: every question counts, so that "
     "kinds weigh as MetaQA asks them. By wordings: every wording counts the same, with the interval of 95 % over "
     "wordings, drawn anew. Uncut: the same explorers with no attention threshold. The template control has never seen "
     "any of them, so it takes the path of most training questions. Names alone: no training; of the relations around "
@@ -64,7 +64,7 @@ def run(home: Path, size: Size = FULL) -> None:
         conf = PROJECT / f"conf/{name}.yaml"
         kgqa(["run", str(conf), *(word for one in size.settings for word in ("--set", one))], home)
         rows += rows_of(Pipeline(read_config(conf, [*size.settings, f"runtime.home={home}"])), size)
-    write_section("Wordings of a person", "\n".join([*rows, "", NOTE]), "python -m benchmarks paraphrases")
+    write_section("Other wordings", "\n".join([*rows, "", NOTE]), "python -m benchmarks paraphrases")
 
 
 def rows_of(pipeline: Pipeline, size: Size) -> list[str]:

@@ -1,4 +1,4 @@
-"""The wordings of a person: whole, of two halves, and put in the place of a question's own."""
+"""The other wordings: whole, of two halves, and put in the place of a question's own."""
 
 from __future__ import annotations
 
