@@ -33,7 +33,7 @@ PUBLISHED = {  # column of a comparison -> figure of ours
     "published partial": "partial",
     "published complete": "complete",
 }
-MOST_KEPT = 20_000  # answers, questions x systems, of which every run leaves a report: 15 CPU seconds, 30 MB
+MOST_KEPT = 20_000  # answers, questions x systems, of which every run leaves a report: 5 CPU seconds, 9 MB
 MOST_REJECTS = 200  # lines shown of those that were not used
 MOST_POINTS = 200  # of one curve
 MOST_EDGES = 200  # drawn of what was explored for one question
