@@ -135,7 +135,7 @@ class ProgressBars:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
         self._console, self._as_logs, self._shows = console, as_logs, console.is_terminal and not as_logs
-        self._began: dict[str, float] = {}
+        self._began: dict[str, tuple[float, int]] = {}  # when, and what an earlier process had done by then
         self._reported: dict[str, float] = {}
         self._shown: dict[str, TaskID] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
@@ -152,15 +152,15 @@ class ProgressBars:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Take note that ``done`` of ``total`` parts of an activity are done."""
         now = time.monotonic()
-        began = self._began.setdefault(what, now)
+        began, first = self._began.setdefault(what, (now, done))
         if now - began >= SHOW_AFTER and self._shows:
             if what not in self._shown:
                 self._shown[what] = self._bars.add_task(what, total=total)
-            told = f"{what}{pace(done, total, now - began)}"
+            told = f"{what}{pace(done - first, total - first, now - began)}"
             self._bars.update(self._shown[what], completed=done, total=total, description=told)
         elif now - began >= SHOW_AFTER and now - self._reported.get(what, began) >= REPORT_EVERY:
             self._reported[what] = now
-            line = f"{what}: {100 * done / max(total, 1):.0f} %{pace(done, total, now - began)}"
+            line = f"{what}: {100 * done / max(total, 1):.0f} %{pace(done - first, total - first, now - began)}"
             _log.info("%s", line) if self._as_logs else self._console.print(line, markup=False)
         if done >= total:
             self._began.pop(what)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from flows.report import Beside, build, script
 from flows.report_about import answered, beside_of, overview_of, stored_comparison
+from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.run.stages.systems import COMPARISON
-from tasks.garbage import runs_at_work
+from tasks.garbage import HISTORY, runs_at_work
+from tasks.release import model_name
 
 if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
@@ -40,10 +42,15 @@ class LivePages:
             keys = self.pipeline.needed_for([COMPARISON])
             missing = [key for key in keys if self.pipeline.find(key, found) is None]
             folders = [str(found[key].folder) for key in keys if key not in missing]
-            version = hashlib.sha256("\0".join(folders).encode()).hexdigest()[:16]
+            name, home = self.pipeline.config.name, self.pipeline.home
+            # A later run, and a move of the champion, are on the page too.
+            told = (home / "runs" / HISTORY / f"{name}.json", home / "releases" / model_name(name) / "moves.json")
+            seen = [file.read_text(encoding="utf-8") for file in told if file.is_file()]
+            version = hashlib.sha256("\0".join([*folders, *seen]).encode()).hexdigest()[:16]
             if version not in self.versions:
                 self._write(version, missing)
-            return {"version": version, "missing": missing, "at_work": runs_at_work(self.pipeline.home)}
+            at_work = [run for run in runs_at_work(home) if run.startswith(f"{name} ")]
+            return {"version": version, "missing": missing, "at_work": at_work}
 
     def _write(self, version: str, missing: Sequence[str]) -> None:
         from flows.cli_compare import side_by_side_of
@@ -70,12 +77,18 @@ class LiveHandler(SimpleHTTPRequestHandler):
         super().__init__(*given, directory=str(folder))
 
     def do_GET(self) -> None:
-        """Answer with a file, or with the state of the run."""
+        """Answer with a file, or with the state of the run; to nobody who came by another name of this machine."""
         path = self.path.partition("?")[0]
-        if self._pages is None:
+        if self.headers.get("Host", "").partition(":")[0] not in ("127.0.0.1", "localhost"):
+            self.send_error(403)
+        elif self._pages is None:
             super().do_GET()
         elif path.endswith(STATE):
-            body = script("version", self._pages.state()).encode()
+            try:
+                body = script("version", self._pages.state()).encode()
+            except (KgqaError, OSError) as problem:  # an input or an artifact is gone: the page asks again
+                self.send_error(500, shorten(str(problem)))
+                return
             self.send_response(200)
             self.send_header("Content-Type", "text/javascript")
             self.send_header("Content-Length", str(len(body)))
@@ -83,13 +96,16 @@ class LiveHandler(SimpleHTTPRequestHandler):
             self.wfile.write(body)
         elif path.split("/")[1] in self._pages.versions:
             super().do_GET()
+        elif path.endswith((".js", ".css")):
+            self.send_error(404)  # of a version that is gone
         else:
             self.send_response(302)
             self.send_header("Location", f"/{self._pages.state()['version']}/")
             self.end_headers()
 
     def end_headers(self) -> None:
-        """Let a browser keep nothing: a version may be written again."""
+        """Let a browser keep nothing: a version may be written again. No other site may load the data as scripts."""
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Cache-Control", "no-cache")
         super().end_headers()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -124,8 +124,7 @@ def make(
     except BaseException:
         shown = deliver(home, note.note) if tracks else None
         if tracked:
-            with suppress(Exception):  # whatever ended the run is the news
-                show_results(asked.name, shown, f"{note.note.run.status}: {note.note.run.error}")
+            show_results(asked.name, shown, f"{note.note.run.status}: {note.note.run.error}")
         raise
     shown = deliver(home, note.note) if tracks else None
     if tracked:
@@ -139,9 +138,9 @@ def make(
 
 def show_pages(pipeline: Pipeline, note: OpenNote) -> None:
     """Let a run's note name the report of what was compared, which is written here; a failure is a warning."""
-    from flows.report_about import keep_report
-
     try:
+        from flows.report_about import keep_report
+
         if report := keep_report(pipeline):
             note.shows(report)
     except Exception as problem:  # the run's figures are safe in the artifacts
@@ -157,7 +156,10 @@ def show_results(name: str, shown: Published | None, markdown: str, **how: str) 
     """Show what a run measured, or how it failed, in Prefect's UI, with a link to MLflow."""
     report = f" · [report]({shown.report})" if shown and shown.report else ""
     link = f"[This run in MLflow]({shown.page}) · [all runs]({shown.table}){report}" if shown else ""
-    write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
+    try:
+        write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
+    except Exception as problem:  # Prefect is away or busy: the results are in the artifacts
+        _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, problem)
 
 
 @flow(name="make_stages", flow_run_name=name_run, persist_result=False)

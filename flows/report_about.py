@@ -52,9 +52,10 @@ def keep_report(pipeline: Pipeline) -> Path | None:
     It is ``report.html`` for few questions, else ``report/``. Earlier ones of the configuration go. None where nothing
     was compared, or so much that a report is left to whoever wants one.
     """
-    if COMPARISON not in pipeline.specs:
+    compared = pipeline.find(COMPARISON) if COMPARISON in pipeline.specs else None
+    if compared is None:
         return None
-    compared, runs = pipeline.artifact(COMPARISON), answered(pipeline)
+    runs = answered(pipeline)
     folder = pipeline.home / "reports" / pipeline.config.name / compared.fingerprint
     document = stored_comparison(pipeline)
     if document is None or document["num_questions"] * len(runs) > MOST_KEPT:
@@ -62,9 +63,11 @@ def keep_report(pipeline: Pipeline) -> Path | None:
     single = document["num_questions"] <= MOST_SINGLE
     out = folder / ("report.html" if single else "report")
     if not out.exists():
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         build(runs, out, title=pipeline.config.name, beside=beside_of(pipeline, document), single=single)
+    for old in folder.parent.iterdir():
+        if old != folder:
+            shutil.rmtree(old, ignore_errors=True)
     return folder
 
 

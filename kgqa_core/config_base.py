@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from kgqa_core.errors import ConfigError, shorten, with_nearest
-from kgqa_core.profiles import PROFILES, Profile
+from kgqa_core.profiles import PROFILES, USES, Profile, label_of_iri
 from kgqa_core.types import Split
 
 _PACKAGED, _BESIDE = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
@@ -238,6 +238,8 @@ class DumpSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _whole(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("names"), str | Path):
+            raise ValueError("'names' of RDF are relations, no file: put a file with the names beside the triples")
         return {"hops": None, **given} if isinstance(given, dict) and given.get("format") == "rdf" else given
 
     @property
@@ -245,7 +247,10 @@ class DumpSection(Section):
         """How the RDF is read."""
         usual = PROFILES[self.format]
         given = {one.name: getattr(self, one.name) for one in fields(usual)}
-        return replace(usual, **{name: value for name, value in given.items() if value is not None})
+        made = replace(usual, **{name: value for name, value in given.items() if value is not None})
+        # By label, as relations of lines are: whole IRIs may be given.
+        labels = {use: tuple(label_of_iri(one, made) for one in getattr(made, use)) for use in USES}
+        return replace(made, **labels)
 
 
 # Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
@@ -368,6 +373,8 @@ class FileDataset(Section):
     def _fits_together(self) -> FileDataset:
         if self.graph.path is None and self.questions.format != self.graph.format:
             raise ValueError("graph: give 'path'; only questions of its own format, nsm, rog or paths, hold triples")
+        if self.questions.format == "simplequestions" and self.graph.format == "rdf":
+            raise ValueError("graph: SimpleQuestions name Q42 and P19, so the triples are of 'format: wikidata'")
         if self.subgraphs.method == "question" and self.graph.path is not None:
             raise ValueError("subgraphs: 'question' needs graph: {format: nsm}, rog or paths, without a path")
         return self

@@ -57,4 +57,11 @@ WIKIDATA = Profile(
     language=("en", "mul", "en-gb", "en-ca"),
     keep_foreign=False,
 )
-PROFILES = {"freebase": FREEBASE, "wikidata": WIKIDATA, "rdf": Profile()}
+RDF = Profile(language=("en", "en-us", "en-gb", "en-ca", "en-au"))
+PROFILES = {"freebase": FREEBASE, "wikidata": WIKIDATA, "rdf": RDF}
+USES = ("names", "aliases", "types")  # of relations, which a profile names
+
+
+def label_of_iri(iri: str, profile: Profile = FREEBASE) -> str:
+    """Return the label: the IRI without the first of the namespaces that leaves something of it, else whole."""
+    return next((iri[len(one) :] for one in profile.namespaces if iri.startswith(one) and iri != one), iri)

@@ -193,6 +193,9 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
         for partial in (home / folder).rglob(".*.partial"):
             if _age_of(partial) < time.time() - PARTIAL_DAYS * 86400:
                 yield partial, "half-written file"
+    for pages in (home / "reports" / "seen").glob("*"):  # of a kgqa view
+        if _age_of(pages) < time.time() - PARTIAL_DAYS * 86400:
+            yield pages, "pages that were viewed"
     for spent in (home / "run" / "spent").glob("*"):  # of a retraining that was killed
         if _age_of(spent) < time.time() - PARTIAL_DAYS * 86400:
             yield spent, "what a run had spent"

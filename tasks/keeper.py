@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ class Keeper:
         self._starts: dict[str, list[float]] = {}
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
-        self._tries: dict[str, int] | None = None  # run -> how often it was given to a worker again; None: no look yet
+        self._tries: dict[str, int] = {}  # run -> how often it was given to a worker again
+        self._since = datetime.now(UTC).isoformat()
 
     @property
     def home(self) -> Path:
@@ -177,14 +179,12 @@ class Keeper:
     def give_again(self) -> None:
         """Schedule runs again that their worker could not start, up to TRIES times each.
 
-        Where Prefect is too busy to answer, its worker gives a run up as Crashed. Those of before the first look stay.
+        Where Prefect is too busy to answer, its worker gives a run up as Crashed. Those of before this keeper stay.
         """
         wanted = {"work_pools": {"name": {"any_": self.services.pools}}, "sort": "END_TIME_DESC", "limit": 100}
-        found = self._ask("flow_runs/filter", wanted | {"flow_runs": {"state": {"type": {"any_": ["CRASHED"]}}}})
-        lost = [one for one in found if str(one["state"]["message"]).startswith(NOT_STARTED)]
-        if self._tries is None:
-            self._tries = {run["id"]: TRIES for run in lost}
-        for run in lost:
+        crashed = {"state": {"type": {"any_": ["CRASHED"]}}, "end_time": {"after_": self._since}}
+        found = self._ask("flow_runs/filter", wanted | {"flow_runs": crashed})
+        for run in [one for one in found if str(one["state"]["message"]).startswith(NOT_STARTED)]:
             tried = self._tries.get(run["id"], 0)
             if tried < TRIES:
                 self._tries[run["id"]] = tried + 1

@@ -154,7 +154,8 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
     parent = _publish_flow(client, experiment, run, stages, ours)
     child = {**ours, "mlflow.parentRunId": parent}
     created, present, shown_by = [], [], {}
-    report = report_page(run, _page(experiment, parent))
+    has_report = run_content.NOTE in client.get_run(parent).data.tags
+    report = report_page(run, _page(experiment, parent)) if has_report else ""
     shown = [one.artifact.fingerprint for one in note.stages if one.artifact.recipe.stage == "system"]
     for system in run_content.system_contents(run, stages):
         tags = system.content.tags
@@ -289,8 +290,11 @@ def _publish_flow(
     content = run_content.flow_content(run, stages)
     run_id = _start(client, experiment, content, ours)
     if report := report_page(run, _page(experiment, run_id)):
-        client.log_artifacts(run_id, run.report)
-        client.set_tag(run_id, run_content.NOTE, f"[Report]({report}): systems side by side, and each question")
+        try:
+            client.log_artifacts(run_id, run.report)
+            client.set_tag(run_id, run_content.NOTE, f"[Report]({report}): systems side by side, and each question")
+        except Exception as problem:  # a limit on bodies, or a store that is away: the figures come all the same
+            _log.warning("MLflow has no report of run %s: %s", run.name, mask(str(problem))[: outbox.ERROR_CHARACTERS])
     client.set_terminated(run_id, status=run.status, end_time=run.ended_ms)
     _show_columns(client, experiment, content.metrics)
     return run_id

@@ -45,7 +45,8 @@ def inflate(path: str) -> int:
 
 def read_lines(path: str) -> dict[str, Any]:
     """Read a dump line by line; return the malformed lines, and how many triples are kept."""
-    from kgqa_core.graph.dump_rows import TRIPLE, DumpOptions, Statement, label_of_iri, parse_line
+    from kgqa_core.graph.dump_rows import TRIPLE, DumpOptions, Statement, parse_line
+    from kgqa_core.profiles import label_of_iri
 
     options, rejects, triples = DumpOptions(), [], 0
     with gzip.open(path, "rb") as stream:

@@ -266,8 +266,6 @@ def _name_relations(closure: Closure, path: Path) -> None:
 
 def words_of_iri(label: str) -> str:
     """Return the words of the last part of an IRI: "birth place" for http://dbpedia.org/ontology/birthPlace."""
-    if "://" not in label:
-        return label
     last = re.split(r"[/#]", label.rstrip("/#"))[-1]
     words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\s_.:-]+", last)
     return " ".join(word if word.isupper() else word.lower() for word in words if word) or label

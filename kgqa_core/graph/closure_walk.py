@@ -22,7 +22,8 @@ from kgqa_core.graph.dump_rows import LITERAL
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
 MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"
-ID = rf"{MID}|[PQ][1-9][0-9]*"  # what no text is taken for a name of: labels of Freebase and Wikidata
+# By format, what is a label and so no name.
+IDS = {"freebase": MID, "wikidata": r"[PQ][1-9][0-9]*", "rdf": r"[A-Za-z][A-Za-z0-9+.-]*://\S+"}
 NODES = pa.schema([("id", pa.int32()), ("label", pa.string()), ("leave", pa.int8())])
 
 
@@ -210,15 +211,15 @@ def _read_relations(dump: Path) -> list[str]:
 
 
 def labels_named(
-    names: Sequence[str], dumps: Sequence[Path], *, memory_limit: str, temp_directory: Path
+    names: Sequence[str], dumps: Sequence[Path], *, ids: str = MID, memory_limit: str, temp_directory: Path
 ) -> dict[str, list[str]]:
     """Return, of the texts that are names or aliases in a dump, or else literals, the labels that bear them, sorted.
 
-    A text that is an ID is taken for no name: where all are, as in WebQSP, the parts of a dump need not be read. Keys
-    of Freebase (``/en/ada_lovelace``) are not kept of a dump, but they are spelled as the names that they are made of.
-    Triples, which are most of a dump, are read only where a text is no name.
+    A text that is one of ``ids``, a pattern, is taken for no name: where all are, as in WebQSP, the parts of a dump
+    need not be read. Keys of Freebase (``/en/ada_lovelace``) are not kept of a dump, but they are spelled as the names
+    that they are made of. Triples, which are most of a dump, are read only where a text is no name.
     """
-    wanted = sorted(name for name in set(names) if not re.fullmatch(ID, name))
+    wanted = sorted(name for name in set(names) if not re.fullmatch(ids, name))
     spelled = "'/en/' || trim(regexp_replace(lower(name), '[^a-z0-9]+', '_', 'g'), '_')"
     has_keys = any(name.startswith("/en/") for name in wanted)
     keys = f" union all select {spelled}, entity from part" if has_keys else ""

@@ -211,7 +211,7 @@ def _publish(
 ) -> DumpReport:
     """Put the finished parts and the tables of the whole dump into ``out_dir``; the journal keeps its parts."""
     lines = {outcome: total["lines"][outcome] for outcome in OUTCOMES}
-    if not total["rows"]["triples"]:
+    if not any(total["rows"].values()):  # a file may hold names alone, beside others with the triples
         counts = ", ".join(f"{count} {outcome}" for outcome, count in lines.items() if count)
         raise InputError(
             f"{path}: no triple is kept of {total['text']['lines']} lines ({counts or 'none'}). "

@@ -124,11 +124,6 @@ def _plain_line(found: Statement) -> bytes:
     return f"<{found.subject}>\t<{found.relation}>\t{last}\t.\n".encode()
 
 
-def label_of_iri(iri: str, profile: Profile = FREEBASE) -> str:
-    """Return the label: the IRI without the first of the namespaces that leaves something of it, else whole."""
-    return next((iri[len(one) :] for one in profile.namespaces if iri.startswith(one) and iri != one), iri)
-
-
 def decode(text: str) -> str:
     """Return ``text`` with its escapes replaced by the characters that they stand for."""
 
@@ -207,12 +202,12 @@ def read_rows(text: bytes, options: DumpOptions) -> Rows:
     starts = np.append(0, line_ends[:-1] + 1)
     rows.num_lines = len(starts)
     plain = _are_plain(text, line_ends)
-    mended = b""
+    mended: list[bytes] = []
     for place in np.flatnonzero(~plain).tolist():
         line = bytes(memoryview(text)[starts[place] : line_ends[place]])
         found = parse_line(line, is_quad=options.is_quads)
         if isinstance(found, Statement):
-            mended += _plain_line(found)
+            mended.append(_plain_line(found))
         elif found is None:
             rows.lines[OUTCOMES[BLANK]] += 1
         else:
@@ -223,8 +218,9 @@ def read_rows(text: bytes, options: DumpOptions) -> Rows:
     if plain.any():
         _take(text, starts[plain], line_ends[plain], options, rows)
     if mended:
-        ends = np.flatnonzero(np.frombuffer(mended, np.uint8) == LF)
-        _take(mended, np.append(0, ends[:-1] + 1), ends, options, rows)
+        text = b"".join(mended)
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == LF)
+        _take(text, np.append(0, ends[:-1] + 1), ends, options, rows)
     return rows
 
 

@@ -1,12 +1,13 @@
 """RDF in other syntaxes than N-Triples, rewritten as N-Triples by pyoxigraph: Turtle, TriG and RDF/XML.
 
-Triples of all named graphs count alike. A blank node without a name is called ``_:unnamed-7`` if it is the seventh. A
-fault leaves open what follows, so it is an error.
+Triples of all named graphs count alike. A blank node belongs to its file: behind its name, or ``_:unnamed-7`` for the
+seventh without one, stands a checksum of the file's name. A fault leaves open what follows, so it is an error.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -40,11 +41,13 @@ class Rewritten:
 
 def _rewrite(file: IO[bytes], path: Path, form: ox.RdfFormat) -> Iterator[bytes]:
     made: dict[str, int] = {}
+    own = f"{zlib.crc32(path.name.encode()):08x}"
 
     def written(node: object) -> str:
-        if isinstance(node, ox.BlankNode) and MADE.fullmatch(str(node)):
-            return f"_:unnamed-{made.setdefault(str(node), len(made) + 1)}"
-        return str(node)
+        text = str(node)
+        if not isinstance(node, ox.BlankNode):
+            return text
+        return f"_:unnamed-{made.setdefault(text, len(made) + 1)}-{own}" if MADE.fullmatch(text) else f"{text}-{own}"
 
     try:
         for quad in ox.parse(file, format=form, base_iri="file:///"):

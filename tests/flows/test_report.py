@@ -12,6 +12,9 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 from zlib import decompress
 
 import pyarrow as pa
@@ -362,6 +365,15 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
     assert problems == []
 
 
+def test_a_run_that_prefect_cannot_show_has_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows import pipeline
+
+    told = Mock(side_effect=TimeoutError("Prefect is busy"))
+    monkeypatch.setattr(pipeline, "write_results_artifact", told)
+    pipeline.show_results("kgqa", None, "| rog | 98.6 |")  # says so, and does not raise
+    told.assert_called_once()
+
+
 @pytest.mark.slow
 def test_pages_that_are_served_follow_the_run(
     apart: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
@@ -388,5 +400,8 @@ def test_pages_that_are_served_follow_the_run(
         page.get_by_role("heading", name="Systems").wait_for()
         assert page.locator("section.system").count() == len(keys) and "#/q/" in page.url
         assert page.locator("#live").is_hidden()
+        asked = Request(page.url.partition("#")[0], headers={"Host": "elsewhere.example"})  # as by DNS rebinding
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(asked)
         server.shutdown()
     assert problems == [] and len(list(pages.folder.iterdir())) == 2

@@ -20,8 +20,8 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump import DumpReport, parse_dump
-from kgqa_core.graph.dump_rows import DumpOptions, Statement, label_of_iri, literal_label, parse_line
-from kgqa_core.profiles import FREEBASE
+from kgqa_core.graph.dump_rows import DumpOptions, Statement, literal_label, parse_line
+from kgqa_core.profiles import FREEBASE, label_of_iri
 from tests.graph import dump_lines as lines
 
 KINDS = lines.WELL_FORMED | lines.MALFORMED

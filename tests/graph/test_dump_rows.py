@@ -18,13 +18,12 @@ from kgqa_core.graph.dump_rows import (
     DumpOptions,
     Rows,
     Statement,
-    label_of_iri,
     literal_label,
     parse_line,
     read_rows,
 )
 from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
-from kgqa_core.profiles import FREEBASE
+from kgqa_core.profiles import FREEBASE, label_of_iri
 from tests.graph import dump_lines as lines
 
 YEAR = '"1964"^^<http://www.w3.org/2001/XMLSchema#gYear>'

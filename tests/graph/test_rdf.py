@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.closure import ClosureReport
-from kgqa_core.graph.dump import DumpReport
+from kgqa_core.graph.closure import ClosureReport, build_from_dump
+from kgqa_core.graph.dump import DumpReport, parse_dump
+from kgqa_core.graph.dump_rows import DumpOptions
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.profiles import PROFILES
 from tests.loading import build_rdf
 
 EX = "http://example.org/"
@@ -67,6 +70,7 @@ def build(path: Path, text: str | bytes, **more: Any) -> tuple[DumpReport, Closu
 def triples_of(graph: KnowledgeGraph) -> set[tuple[str, str, str]]:
     rows = [row for path in graph.folder.glob("triples-*.parquet") for row in pq.read_table(path).to_pylist()]
     entities, relations = graph.entity_labels, graph.relation_labels
+    entities = [re.sub(r"^(_:\w+)-[0-9a-f]{8}$", r"\1", label) for label in entities]  # without the file's checksum
     return {(entities[row["head"]], relations[row["relation"]], entities[row["tail"]]) for row in rows}
 
 
@@ -112,7 +116,26 @@ def test_blank_nodes_without_a_name_are_numbered_in_their_order(tmp_path: Path) 
         build(tmp_path / name / "kb.ttl", text)
         labels.append(open_graph(tmp_path / name / "graph").entity_labels)
     assert labels[0] == labels[1]
-    assert [label for label in labels[0] if label.startswith("_:")] == [*(f"_:unnamed-{n}" for n in range(1, 5)), "_:x"]
+    blank = [label.rpartition("-") for label in labels[0] if label.startswith("_:")]
+    assert [name for name, *_ in blank] == [*(f"_:unnamed-{n}" for n in range(1, 5)), "_:x"]
+    assert len({file for *_, file in blank}) == 1
+
+
+def test_files_share_entities_and_no_blank_nodes_and_one_may_hold_names_alone(tmp_path: Path) -> None:
+    files = {
+        f"{who}.ttl": f"@prefix : <{EX}> . :{who} :marriage [ :to :{spouse} ] , _:x . _:x :to :{spouse} ."
+        for who, spouse in (("Ada", "Bob"), ("Eve", "Dan"))
+    }
+    dumps = []
+    for name, text in {**files, "labels.nt": f'<{EX}Ada> <{LABEL}> "Ada"@en-GB .\n'}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        dumps.append(tmp_path / f"dump-{name}")
+        dumps[-1].mkdir()
+        parse_dump(tmp_path / name, dumps[-1], options=DumpOptions(PROFILES["rdf"]))
+    build_from_dump(dumps, [], tmp_path / "graph", hops=None)
+    graph = open_graph(tmp_path / "graph")
+    assert graph.num_entities == 4 + 4  # each marriage is of one couple
+    assert graph.label_of(graph.ids_of_name("Ada")[0]) == f"{EX}Ada"
 
 
 # One line is faulty in each; the others hold.

@@ -86,7 +86,7 @@ def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
     )
     if graph.path is None or suffixes is None or not graph.path.is_dir():
         return [graph.path] if graph.path else []
-    found = sorted(entry for entry in graph.path.iterdir() if entry.suffix in suffixes and entry.is_file())
+    found = sorted(entry for entry in graph.path.iterdir() if entry.suffix.lower() in suffixes and entry.is_file())
     if not found:
         raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
     return found
@@ -216,7 +216,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.graph.build import BuildLimits
     from kgqa_core.graph.closure import build_from_dump
-    from kgqa_core.graph.closure_walk import labels_named
+    from kgqa_core.graph.closure_walk import IDS, labels_named
 
     dumps = [run.artifact(key).folder for key in run.specs if key.startswith(DUMP)]
     allowed = min(base.size_in_bytes(section.memory_limit) for section in (run.config.runtime, run.config.cluster))
@@ -224,7 +224,7 @@ def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, record
     spill.mkdir()
     has_topics = source.hops is not None
     asked = pq.read_table(run.artifact("topics").folder / TOPICS_FILE)["label"].to_pylist() if has_topics else []
-    named = labels_named(asked, dumps, memory_limit=memory_limit, temp_directory=spill)
+    named = labels_named(asked, dumps, ids=IDS[source.format], memory_limit=memory_limit, temp_directory=spill)
     parts = [path for dump in dumps for path in dump.glob("triples-*.parquet")]
     with chunk_mapper(run, parts, "building the closure") as map_tasks:
         report = build_from_dump(
