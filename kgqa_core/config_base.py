@@ -249,7 +249,7 @@ class DumpSection(Section):
         given = {one.name: getattr(self, one.name) for one in fields(usual)}
         made = replace(usual, **{name: value for name, value in given.items() if value is not None})
         # By label, as relations of lines are: whole IRIs may be given.
-        labels = {use: tuple(label_of_iri(one, made) for one in getattr(made, use)) for use in USES}
+        labels: dict[str, Any] = {use: tuple(label_of_iri(one, made) for one in getattr(made, use)) for use in USES}
         return replace(made, **labels)
 
 
