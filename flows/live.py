@@ -81,27 +81,26 @@ class LiveHandler(SimpleHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if self.headers.get("Host", "").partition(":")[0] not in ("127.0.0.1", "localhost"):
             self.send_error(403)
-        elif self._pages is None:
+        elif self._pages is None or (path.split("/")[1] in self._pages.versions and not path.endswith(STATE)):
             super().do_GET()
-        elif path.endswith(STATE):
-            try:
-                body = script("version", self._pages.state()).encode()
-            except (KgqaError, OSError) as problem:  # an input or an artifact is gone: the page asks again
-                self.send_error(500, shorten(str(problem)))
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", "text/javascript")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-        elif path.split("/")[1] in self._pages.versions:
-            super().do_GET()
-        elif path.endswith((".js", ".css")):
+        elif path.endswith((".js", ".css")) and not path.endswith(STATE):
             self.send_error(404)  # of a version that is gone
         else:
-            self.send_response(302)
-            self.send_header("Location", f"/{self._pages.state()['version']}/")
-            self.end_headers()
+            self._tell(self._pages, as_script=path.endswith(STATE))
+
+    def _tell(self, pages: LivePages, *, as_script: bool) -> None:
+        """Answer with the state of the run, or lead to its latest version."""
+        try:
+            state = pages.state()
+        except (KgqaError, OSError) as problem:  # an input or an artifact is gone: the page asks again
+            self.send_error(500, shorten(str(problem)))
+            return
+        body = script("version", state).encode() if as_script else b""
+        self.send_response(200 if as_script else 302)
+        self.send_header(*(("Content-Type", "text/javascript") if as_script else ("Location", f"/{state['version']}/")))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def end_headers(self) -> None:
         """Let a browser keep nothing: a version may be written again. No other site may load the data as scripts."""

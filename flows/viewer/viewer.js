@@ -90,7 +90,7 @@
       else { next(); return; }
       setTimeout(follow, ASK_EVERY);
     };
-    const failed = () => { tell("kgqa view has stopped: nothing new comes."); setTimeout(follow, ASK_EVERY); };
+    const failed = () => { tell("kgqa view does not answer: nothing new comes."); setTimeout(follow, ASK_EVERY); };
     const script = h("script", { src: `data/version.js?${Date.now()}`, onload: () => { script.remove(); done(); }, onerror: () => { script.remove(); failed(); } });
     document.head.append(script);
   }

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from kgqa_core.artifacts import write_json
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
 from kgqa_core.run.pipeline import Pipeline
@@ -70,6 +71,28 @@ def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Pa
     build(towns, accept=True)
     assert (triples_of(towns), listed(towns)[-1]) == (6, ("accepted", 6, True))
     build(towns)
+
+
+def test_a_build_that_was_left_stays_left_where_the_rollback_was_killed(
+    towns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(towns)
+    write_triples(towns, TRIPLES[:6])
+    build(towns)
+
+    def write(path: Path, note: Any) -> None:
+        if path.parent.name == "accepted":
+            raise KeyboardInterrupt
+        write_json(path, note)
+
+    with monkeypatch.context() as killed:
+        killed.setattr("kgqa_core.run.pipeline.write_json", write)
+        with pytest.raises(KeyboardInterrupt):
+            Pipeline(read_config(towns)).roll_back()
+    with pytest.raises(DriftError, match="taken back from this build"):
+        build(towns)
+    assert kgqa("builds", "rollback", str(towns)).exit_code == 0
+    assert triples_of(towns) == 7
 
 
 def test_what_was_deleted_is_shown_and_cannot_be_gone_back_to(towns: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import question_file
-from flows.question_file import FileAnswerer, answer_file, evaluate_file, needed_stages, open_row
+from flows.question_file import FileAnswerer, Rejected, _move, answer_file, evaluate_file, needed_stages, open_row
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
@@ -23,12 +23,12 @@ from kgqa_core.evaluation.metrics import QuestionScores, score_predictions
 from kgqa_core.evaluation.predictions import open_predictions, render_path, score_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import read_questions
-from kgqa_core.questions.formats import open_format, read_asked
+from kgqa_core.questions.formats import Loaded, open_format, read_asked
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.controls import load_template_control, score_controls
-from kgqa_core.types import Prediction, Question
+from kgqa_core.types import Prediction, Question, Reject
 from tests.loading import load_question_file
 
 BAD = ["{", '{"question": "who is nobody at all?", "answers": ["Nobody At All"]}']
@@ -159,6 +159,15 @@ def fake(pipeline: Pipeline) -> FileAnswerer:
         return [Prediction(one.id, some, (0.1,) * len(some), some[:3]) for one in questions]
 
     return FileAnswerer(answer, graph, chunk=50)
+
+
+def test_what_was_noted_of_a_chunk_is_forgotten_with_it() -> None:
+    reject = Reject("asked.jsonl", 3, "no topic", "{}")
+    loaded = Loaded(missing=[("q1", "answer", "Atlantis")], notes={("unknown_entity", ""): ["Atlantis"]})
+    loaded.reject(reject, unknown="Atlantis")
+    rejected = Rejected()
+    _move(loaded, rejected, None)
+    assert (loaded, rejected.num, rejected.first) == (Loaded(), 1, [reject])
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -328,6 +328,7 @@ def test_it_is_as_sure_as_its_plan_is_probable_among_all_even_those_that_lead_no
     by_lm = run(forty, "born", ["starred born_in"], sure, LM, model)
     assert by_lm.confidence == by_lm.calls[-1].confidence
     assert run(forty, "born", ["starred born_in"], APART, PLANNER).confidence == 1.0  # this planner does not say
+    assert run(forty, "born", ["starred born_in"], [], PLANNER).confidence == 1.0  # this one has no plan
 
 
 # Evidence
