@@ -94,6 +94,9 @@ class Up:
                 ):  # SQLite is locked for a moment; Prefect's own client asks again, too
                     raise
                 time.sleep(0.5)
+            except TimeoutError:  # as long as SQLite is locked for longer; what is only read may be asked again
+                if data is not None or not left:
+                    raise
 
     def trigger(self, deployment: str = "retrain/nightly") -> str:
         """Let a deployment run at once, and return the id of the run."""
