@@ -1,0 +1,119 @@
+"""The pages of a report in a browser: from disk, by keyboard, and served while a run goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from flows.cli_report import build_report
+from flows.live import LiveHandler, LivePages
+from flows.report import Beside, build
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages.systems import COMPARISON
+from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs
+
+__all__ = ["apart", "runs"]
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="the tests in a browser need playwright")
+    chromium = shutil.which("chromium") or pytest.skip("the tests in a browser need chromium")
+    with api.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("single", [False, True])
+def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any, single: bool
+) -> None:
+    out = tmp_path / ("seen.html" if single else "seen")
+    file = build(runs, out, title="two systems", beside=Beside(NOTHING), single=single)
+    page, problems = browser.new_page(), list[str]()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(file.as_uri())
+    page.get_by_role("link", name="Questions").click()
+    assert "25 of 25" in page.get_by_role("status").inner_text()
+    page.get_by_label("answered").select_option("A")
+    page.get_by_text("1 of 25").wait_for()
+    page.goto(f"{file.as_uri()}#/q/q00?system=1")  # an address of its own for question and system
+    page.get_by_text("Lost: not chosen").wait_for()
+    page.get_by_text("1. reason").click()
+    assert HOSTILE in page.locator("main").inner_text()
+    assert page.title().endswith("two systems") and page.locator("main img").count() == 0
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
+    compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for module in ("cli_report", "cli_compare"):
+        monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
+    file = build_report([str(tmp_path / "places.yaml")], tmp_path / "report")
+    page, problems = browser.new_context(bypass_csp=True).new_page(), list[str]()  # axe puts itself into the page
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    id = data(file.parent, "questions")["ids"][0]
+    for address in ("/", "/questions", "/data", "/curves", f"/q/{id}?system=1"):
+        page.goto(f"{file.as_uri()}#{address}")
+        page.locator("main h2").first.wait_for()
+        for part in page.locator("details summary").all():
+            part.focus()
+            page.keyboard.press("Enter")
+        found = axe.run(page).response["violations"]
+        assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    page.goto("about:blank")  # another address of one page would leave the focus where it is
+    page.goto(f"{file.as_uri()}#/")
+    page.get_by_role("heading", name="Systems side by side").wait_for()
+    for _ in ("the link to the content", "Overview", "Questions"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Questions").wait_for()
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_pages_that_are_served_follow_the_run(
+    apart: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
+) -> None:
+    find, keys = apart.find, [key for key in apart.specs if key.startswith("system-")]
+    missing = {*keys, COMPARISON}
+    monkeypatch.setattr(apart, "find", lambda key, *known: None if key in missing else find(key, *known))
+    (tmp_path / "seen").mkdir()
+    pages = LivePages(apart, tmp_path / "seen")
+    handler = partial(LiveHandler, folder=pages.folder, pages=pages)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page, problems = browser.new_page(), list[str]()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/questions")
+        page.get_by_text(f"Still to be made: {keys[0]}").wait_for()
+        missing -= {keys[0]}
+        page.get_by_text("23 of 23").wait_for()  # one system has answered
+        assert keys[0] not in page.locator("#live").inner_text()
+        page.get_by_role("row").nth(1).get_by_role("link").click()
+        missing.clear()
+        page.get_by_role("button", name="Show what is new").click()  # a question that is read is not taken away
+        page.get_by_role("heading", name="Systems").wait_for()
+        assert page.locator("section.system").count() == len(keys) and "#/q/" in page.url
+        assert page.locator("#live").is_hidden()
+        asked = Request(page.url.partition("#")[0], headers={"Host": "elsewhere.example"})  # as by DNS rebinding
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(asked)
+        server.shutdown()
+    assert problems == [] and len(list(pages.folder.iterdir())) == 2
