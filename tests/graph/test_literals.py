@@ -65,9 +65,7 @@ def rows_of(graph: KnowledgeGraph) -> dict[str, dict[str, Any]]:
     return {row["label"]: row for row in pq.read_table(graph.folder / "entities.parquet").to_pylist()}
 
 
-@pytest.mark.parametrize(
-    ("form", "others"), [("freebase", IN_DUMP), ("nt", IN_RDF), ("ttl", IN_TTL), ("nq", IN_RDF)]
-)
+@pytest.mark.parametrize(("form", "others"), [("freebase", IN_DUMP), ("nt", IN_RDF), ("ttl", IN_TTL), ("nq", IN_RDF)])
 def test_literals_iris_and_blank_nodes_are_apart(tmp_path: Path, form: str, others: dict[str, str]) -> None:
     graph = graph_of(form, tmp_path)
     rows = rows_of(graph)
