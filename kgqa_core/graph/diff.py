@@ -58,12 +58,6 @@ class GraphDiff:
     gone_relations: tuple[str, ...]
     per_relation: dict[str, Change]  # label -> its triples; only where they changed, most changed first
 
-    @property
-    def is_empty(self) -> bool:
-        """Do both hold the same triples, entities and names?"""
-        sets = (self.entities, self.relations, self.triples)
-        return not self.num_renamed and not any(change.came or change.gone for change in sets)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphComparison:

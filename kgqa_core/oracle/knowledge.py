@@ -16,10 +16,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.follow import Follower, follow_layers, leave
-from kgqa_core.graph.kg import golds_of, read_step, to_labels, to_relations
+from kgqa_core.graph.follow import follow_layers, leave
+from kgqa_core.graph.kg import golds_of, read_step, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.instructions.alignment import same_stem
 from kgqa_core.instructions.answers import distinct_names
 from kgqa_core.instructions.plan import PathConstraint, identity_of
@@ -51,13 +50,13 @@ class Known:
 class Knowledge:
     """What is known of many questions; worked out when one is asked about."""
 
-    def __init__(self, search: SearchGraph, questions: Sequence[Question], plans: Plans | None = None) -> None:
+    def __init__(self, search: SearchGraph, questions: Sequence[Question], plans: Plans) -> None:
         """Take all questions that may be asked, as what is known of them is part of the oracle's name.
 
-        ``plans``: the gold plans. Without any a question has its gold chain, else its shortest paths of the highest F1.
+        ``plans``: the gold plans; a question that is not among them has none.
         """
         self.search = search
-        self._plans = plans or {}
+        self._plans = plans
         self._questions = {question.id: question for question in questions}
         self._by_text: dict[str, list[str]] = defaultdict(list)
         self._by_masked: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
@@ -116,30 +115,9 @@ class Knowledge:
             masked=first.masked,
             golds=frozenset(map(names.name_of, golds)),
             topics=tuple(dict.fromkeys(map(names.name_of, topics))),
-            plans=tuple(dict.fromkeys(plan for one in placed for plan in self._gold_plans(one))),
+            plans=tuple(dict.fromkeys(plan for one in placed for plan in self._plans.get(one.id, ()))),
             find_layers=find_layers,
         )
-
-    def _gold_plans(self, question: Question) -> Sequence[LabelPath]:
-        graph, reenter = self.search.graph, self.search.reenter_topic
-        if question.id in self._plans:
-            return self._plans[question.id]
-        if question.chain is not None:
-            return [to_labels(graph, question.chain)]
-        golds = golds_of(question, reenter_topic=reenter)
-        if not golds or not question.topics:
-            return []
-        finder, follower = self._finders
-        found = finder.find(question.topics, golds).paths
-        reached, right = follower.count(question.topics, found, golds)
-        f1 = [2 * hits / (size + len(golds)) for size, hits in zip(reached, right, strict=True)]
-        return [to_labels(graph, path) for path, score in zip(found, f1, strict=True) if score == max(f1)]
-
-    @cached_property
-    def _finders(self) -> tuple[PathFinder, Follower]:
-        graph, hops, reenter = self.search.graph, self.search.max_hops, self.search.reenter_topic
-        finder = PathFinder(graph, max_hops=hops, reenter_topic=reenter)
-        return finder, Follower(graph, max_steps=hops, reenter_topic=reenter)
 
     def _layers(self, question: Question, plan: LabelPath) -> tuple[frozenset[str], ...]:
         """Return the names on the ways along ``plan`` that end in golds; empty sets where there is none."""

@@ -57,13 +57,6 @@ class BuildDiff:
     hops: int
     coverage: tuple[CoverageChange, ...]
 
-    @property
-    def is_empty(self) -> bool:
-        """Is it the same graph, and are they the same questions with the same coverage?"""
-        asked = (self.questions.came, self.questions.gone, self.num_reworded, self.num_moved)
-        moved = [row for row in self.coverage if row.any_before != row.any_after or row.all_before != row.all_after]
-        return self.graph.is_empty and not any((*asked, self.num_subgraphs_changed)) and not moved
-
 
 def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.Table]:
     """Return the difference, and the questions that it concerns: question_id, change (new, gone, reworded, moved,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from kgqa_core.artifacts import Artifact, Recipe, hash_json, write_json
 from kgqa_core.config_base import FileDataset
 from kgqa_core.errors import DriftError
-from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.run.pipeline import Pipeline, StageOutcome, content_of
 from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import Recorder, write_record
 
@@ -99,7 +99,7 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
     both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
     if last and not set(both) >= NEEDED:
         _log.warning("the last accepted build is not whole any more: nothing to compare with")
-    if not accept and (left := pipeline.left_at(now)):
+    if not accept and (left := pipeline.left_at(content_of(now))):
         raise DriftError(
             f"readers of {pipeline.config.name!r} were taken back from this build at {left} (kgqa builds list CONF). "
             "To go on from it all the same: kgqa build CONF --accept"

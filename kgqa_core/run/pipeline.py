@@ -210,21 +210,18 @@ class Pipeline:
         lines: list[dict[str, Any]] = _read_json(self._builds).get("builds", [])
         now = _read_json(self._accepted)
         known = not now or any(line["stages"] == now for line in lines)
-        first = {"when": None, "what": "accepted", "stages": now, "content": _content(self.accepted())}
+        first = {"when": None, "what": "accepted", "stages": now, "content": content_of(self.accepted())}
         return lines if known else [first, *lines]  # accepted before there was a list
 
     def _note_build(self, what: str, build: Mapping[str, Artifact], **more: Any) -> None:
-        line = {"what": what, "stages": _fingerprints(build), "content": _content(build), **more}
+        line = {"what": what, "stages": _fingerprints(build), "content": content_of(build), **more}
         lines = self.builds()
         if not lines or {**lines[-1], "when": None} != {"when": None, **line}:
             when = datetime.now(UTC).isoformat(timespec="seconds")
             _write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
-    def left_at(self, build: Mapping[str, Artifact]) -> str | None:
-        """Return when readers were taken back from a build, or one of its content, unless it was accepted since."""
-        return self._left_at(_content(build))
-
-    def _left_at(self, content: str) -> str | None:
+    def left_at(self, content: str) -> str | None:
+        """Return when readers were taken back from a build of this content, unless it was accepted since."""
         about = [line for line in self.builds() if content in (line["content"], line.get("left_content"))]
         return about[-1]["when"] if about and about[-1].get("left_content") == content else None
 
@@ -239,7 +236,7 @@ class Pipeline:
             for line in reversed(self.builds())
             if line["what"] != "refused" and line["stages"] != now
         }
-        left = {name for name, line in earlier.items() if self._left_at(line["content"])}
+        left = {name for name, line in earlier.items() if self.left_at(line["content"])}
         wanted = [name for name in earlier if (name.startswith(to) if to else name not in left)]
         if not wanted or (to and len(wanted) > 1):
             ids = ", ".join(f"{name} (rolled back from)" if name in left else name for name in earlier) or "none"
@@ -248,7 +245,7 @@ class Pipeline:
         build = self.read_build(stages)
         if gone := stages.keys() - build.keys():
             raise ArtifactError(f"build {wanted[0]} is not whole any more: {', '.join(sorted(gone))} was deleted")
-        about = {"left": now, "left_content": _content(self.accepted())}
+        about = {"left": now, "left_content": content_of(self.accepted())}
         self._note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
         write_json(self._accepted, stages)
         return stages
@@ -359,7 +356,8 @@ def build_id(stages: Mapping[str, str]) -> str:
     return hash_json(dict(stages))[:12]
 
 
-def _content(build: Mapping[str, Artifact]) -> str:
+def content_of(build: Mapping[str, Artifact]) -> str:
+    """Return a hash of what a build's stages hold, whatever recipes made it."""
     return hash_json({key: artifact.content for key, artifact in build.items()})
 
 

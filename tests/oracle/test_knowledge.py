@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from kgqa_core.graph.kg import to_labels
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.instructions.plan import PathConstraints
 from kgqa_core.lm.types import Prompt
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
@@ -20,7 +22,7 @@ Recall = Callable[[str], Known]
 @pytest.fixture(scope="module")
 def recall(forty: Forty) -> Recall:
     """What is known of one question."""
-    knowledge = Knowledge(forty.search, forty.questions)
+    knowledge = Knowledge(forty.search, forty.questions, forty.plans)
 
     def of(id: str) -> Known:
         known = knowledge.of_prompt(Prompt("", question_id=id), forty.question(id).text)
@@ -46,16 +48,6 @@ def test_ways_lead_to_golds_alone(recall: Recall) -> None:
     assert years[1] == {"Lev Sand", "Oto Brandt"} and years[2] == {"Glass Harbour", "Salt Road"}
 
 
-def test_given_plans_come_before_the_chain_and_that_before_shortest_paths(forty: Forty) -> None:
-    born = forty.question("born")
-    prompt = Prompt("", question_id="born")
-    plan = ("starred", "born_in")
-    given = Knowledge(forty.search, [born], {"born": [plan]}).of_prompt(prompt, born.text)
-    assert given is not None and given.plans == (plan,)
-    found = Knowledge(forty.search, [replace(born, chain=None)]).of_prompt(prompt, born.text)
-    assert found is not None and found.plans == (("directed_by", "born_in"),)  # starred finds Westerby, too
-
-
 def test_a_plan_that_the_graph_cannot_follow_has_no_way(forty: Forty) -> None:
     born = forty.question("born")
     knowledge = Knowledge(forty.search, [born], {"born": [("made_up", "born_in"), ("capital", "twin")]})
@@ -67,7 +59,7 @@ def test_questions_of_one_text_are_known_together_whoever_asks_first(forty: Fort
     """Equal prompts are one call, in a batch and in a cache: the answer must not hang on whose call it is."""
     first = Question("a", "where is it?", "where is it?", forty.ids("Salt Road"), forty.ids("drama"), "test")
     second = replace(first, id="b", topics=forty.ids("Nightjar"), answers=forty.ids("1995"))
-    knowledge = Knowledge(forty.search, [second, first])
+    knowledge = Knowledge(forty.search, [second, first], {})
     asked = [knowledge.of_prompt(Prompt("", question_id=id), first.text) for id in ("a", "b", "elsewhere")]
     assert asked[0] is not None and asked[0].golds == {"drama", "1995"} and asked[0].id == "a"
     assert asked[1] == asked[0] == asked[2]
@@ -79,7 +71,7 @@ def test_a_masked_question_is_known_by_its_constraint(forty: Forty) -> None:
     first = replace(forty.question("directed"), id="a")
     film = forty.ids("Nightjar")
     second = Question("b", "who directed Nightjar?", first.masked, film, forty.ids("Mara Quill"), "test")
-    knowledge = Knowledge(forty.search, [first, second])
+    knowledge = Knowledge(forty.search, [first, second], {})
     space = PathConstraints(forty.graph)
 
     def golds(id: str, constraint: bool) -> frozenset[str]:
@@ -96,7 +88,10 @@ def test_a_question_with_a_subgraph_of_its_own_is_known_by_its_rows(rows: tuple[
     walk, questions = rows
     asked = next(one for one in questions if one.topics and one.answers)
     elsewhere = replace(asked, id="elsewhere", text="what else?")  # has no subgraph
-    knowledge = Knowledge(walk, [asked, elsewhere])
+    (placed,) = walk.place([asked])
+    found = PathFinder(walk.graph, max_hops=walk.max_hops).find(placed.topics, placed.answers).paths
+    plans = {asked.id: [to_labels(walk.graph, path) for path in found]}
+    knowledge = Knowledge(walk, [asked, elsewhere], plans)
     known = knowledge.of_prompt(Prompt("", question_id=asked.id), asked.text)
     assert known is not None and known.golds == {walk.entities.name_of(gold) for gold in asked.answers}
     assert known.plans and known.layers[0][0] == set(known.topics) and known.layers[0][-1] <= known.golds
@@ -105,13 +100,13 @@ def test_a_question_with_a_subgraph_of_its_own_is_known_by_its_rows(rows: tuple[
 
 
 def test_the_key_tells_knowledge_apart(forty: Forty) -> None:
-    whole = Knowledge(forty.search, forty.questions)
-    assert whole.key == Knowledge(forty.search, list(reversed(forty.questions))).key
+    whole = Knowledge(forty.search, forty.questions, {})
+    assert whole.key == Knowledge(forty.search, list(reversed(forty.questions)), {}).key
     others = [
-        Knowledge(forty.search, forty.questions[:-1]),
+        Knowledge(forty.search, forty.questions[:-1], {}),
         Knowledge(forty.search, forty.questions, forty.plans),
-        Knowledge(forty.search, [*forty.questions[1:], replace(forty.questions[0], answers=())]),
-        Knowledge(replace(forty.search, reenter_topic=True), forty.questions),
+        Knowledge(forty.search, [*forty.questions[1:], replace(forty.questions[0], answers=())], {}),
+        Knowledge(replace(forty.search, reenter_topic=True), forty.questions, {}),
     ]
     assert len({whole.key, *(other.key for other in others)}) == 5
 
@@ -136,5 +131,6 @@ def test_clues_are_the_topic_and_one_per_step(recall: Recall, id: str, clues: tu
 
 def test_a_topic_is_written_as_in_the_question(forty: Forty) -> None:
     question = replace(forty.question("directed"), text="who directed salt road?")
-    known = Knowledge(forty.search, [question]).of_prompt(Prompt("", question_id="directed"), question.text)
+    knowledge = Knowledge(forty.search, [question], forty.plans)
+    known = knowledge.of_prompt(Prompt("", question_id="directed"), question.text)
     assert known is not None and clues_of(known)[0] == "salt road"

@@ -49,7 +49,7 @@ Open = Callable[..., Player]
 @pytest.fixture(scope="module")
 def oracle(forty: Forty) -> Open:
     """Open an oracle of the forty triples."""
-    knowledge = Knowledge(forty.search, forty.questions)
+    knowledge = Knowledge(forty.search, forty.questions, forty.plans)
     return lambda **settings: open_oracle(knowledge, settings=OracleSection(**settings))
 
 
@@ -291,12 +291,12 @@ def test_options_that_are_right_weigh_most(oracle: Open, forty: Forty) -> None:
 
 def test_the_name_tells_all_that_answers_follow_from(oracle: Open, forty: Forty) -> None:
     names = {oracle(**one).name for one in ({}, {"error": 0.1}, {"knows": 0.1}, {"seed": 1}, {"fill_budget": True})}
-    names.add(open_oracle(Knowledge(forty.search, ()), settings=OracleSection()).name)
+    names.add(open_oracle(Knowledge(forty.search, (), {}), settings=OracleSection()).name)
     assert len(names) == 6 and oracle().name in names
 
 
 def test_a_prompt_that_is_too_long_and_an_answer_that_is_cut(oracle: Open, forty: Forty) -> None:
-    knowledge = Knowledge(forty.search, forty.questions)
+    knowledge = Knowledge(forty.search, forty.questions, forty.plans)
     small = open_oracle(knowledge, settings=OracleSection(), context=50)
     (prompt,) = prompts_of(forty, 1)
     assert small.generate([prompt])[0][0].problem == "too_long"

@@ -11,6 +11,7 @@ import pytest
 
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.diff import Change
 from kgqa_core.graph.input_files import records_table
 from kgqa_core.questions.diff import Build, BuildDiff, compare_builds
 from kgqa_core.types import Question
@@ -67,5 +68,6 @@ def test_equal_builds_differ_in_nothing(tmp_path: Path) -> None:
     asked = [ask("q1", (0,), (1,))]
     builds = [make_build(tmp_path / name, "a r b", asked, {"q1": "x"}) for name in ("old", "new")]
     diff, questions = compare_builds(*builds, hops=2)
-    assert diff.is_empty
+    assert not diff.graph.per_relation and diff.questions == Change(1, 1, 0, 0)
+    assert not any((diff.num_reworded, diff.num_moved, diff.num_subgraphs_changed))
     assert questions.num_rows == 0
