@@ -72,7 +72,8 @@ class Chunk:
     @property
     def name(self) -> str:
         """What to call it in errors."""
-        return f"{self.path}, {'row groups' if self.format == 'parquet' else 'bytes'} {self.start} to {self.end}"
+        unit = "row groups" if self.format == "parquet" else "rows" if self.path.suffix == ".parquet" else "bytes"
+        return f"{self.path}, {unit} {self.start} to {self.end}"
 
     @property
     def rejects_part(self) -> Path:

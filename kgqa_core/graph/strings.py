@@ -1,4 +1,4 @@
-"""Strings looked up by binary search in memory-mapped files: one lookup reads a few dozen bytes, never all names."""
+"""The sorted indexes by which labels and names are found in their files, and digests of triples by label."""
 
 from __future__ import annotations
 

@@ -245,6 +245,7 @@ def test_a_worker_killed_at_any_point_of_a_build_changes_no_byte(
         (Path("data/kb.txt"), "data/kb.txt"),
         (Chunk(Path("kb.txt"), "tsv", (), 3, 17, Path("part")), "kb.txt, bytes 3 to 17"),
         (Chunk(Path("kb.parquet"), "parquet", (), 0, 2, Path("part")), "kb.parquet, row groups 0 to 2"),
+        (Chunk(Path("train.parquet"), "rog", (), 0, 64, Path("part")), "train.parquet, rows 0 to 64"),
         (41, "41"),
     ],
 )
