@@ -24,7 +24,6 @@ BENCHMARKS = (
     "linking",
     "paraphrases",
     "supervision",
-    "embedded_planner",
     "execute_plans",
     "harness",
     "journey",

@@ -40,7 +40,7 @@ from kgqa_core.types import Question, Split
 
 CONF = "conf/metaqa-joint.yaml"
 SYSTEMS = "{run: [explorer, ours], answered_by: [oracle]}"
-SETTINGS = ("explorer.seeds=[0]", "plans.planners=[dense]", "lm=null", "reasoner=null", f"systems={SYSTEMS}")
+SETTINGS = ("explorer.seeds=[0]", f"systems={SYSTEMS}")
 RISK = 1.0  # percent of wrong answers that may be given on dev; on test 5 are allowed
 CHOSEN_AT = 0.4  # share of the facts on gold paths of dev that is missing where the thresholds are chosen
 SEED = 0

@@ -1,6 +1,6 @@
 """How fast a local model writes and weighs: in batches, under a constraint, with the prompt read once.
 
-Random weights in the shape of the embedded model, on the demo graph's questions: what is timed is the machinery, and
+Random weights in the shape of a small planner, on the demo graph's questions: what is timed is the machinery, and
 no text ends early. Transformers' own ``generate`` is asked for the same tokens.
 """
 

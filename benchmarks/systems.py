@@ -61,9 +61,8 @@ def main_body(found: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]
     """Return the main tables, those of several seeds where training has one, and what ours was chosen by on dev."""
     lines = [
         f"{found['num_questions']} test questions, seed 0. Rows by oracle: an oracle that knows the right answers and "
-        "says only what its prompt shows (e = 0). The embedded model plays `rog without reasoning` (what its first "
-        "plan reaches) and `rog by its adapters` (plans and answers). `ours` fuses the explorer with the dense "
-        "planner; weight and decider were chosen on dev, below.",
+        "says only what its prompt shows (e = 0). `rog without reasoning` is what the dense planner's first plan "
+        "reaches. `ours` fuses the explorer with the dense planner; weight and decider were chosen on dev, below.",
         "",
         *markdown(found["tables"][0]),
         "",
@@ -154,7 +153,7 @@ def sweep_body(home: Path, size: Size) -> list[str]:
     """Return who overruled whom by N (an oracle that errs in a fifth of its calls), and retrieval by K."""
     etd = {f"etd N {n}": {"system": "etd", "settings": {"num_candidates": n}} for n in (3, 4, 5, 6)}
     rog = {
-        f"rog K {k}": {"system": "rog", "settings": {"num_plans": k, "reasoning": "none"}, "answered_by": ["lm"]}
+        f"rog K {k}": {"system": "rog", "settings": {"plans": "dense", "num_plans": k, "reasoning": "none"}}
         for k in (1, 2, 3, 4, 5)
     }
     eperm = {
@@ -170,7 +169,7 @@ def sweep_body(home: Path, size: Size) -> list[str]:
         f"systems.variants={json.dumps({**etd, **rog, **eperm})}",
     )
     lines = [
-        "Oracle with e = 0.2; `rog K` by the embedded model's plans, all that they reach (RoG Fig. 3); `eperm` by s "
+        "Oracle with e = 0.2; `rog K` by the dense planner's plans, all that they reach (RoG Fig. 3); `eperm` by s "
         "weighted plans and S entities per hop (EPERM Fig. 3).",
         "",
     ]

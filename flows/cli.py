@@ -184,8 +184,8 @@ def train_reasoner(conf: Conf, settings: Settings = None, as_json: Json = False)
 
     \b
     Examples:
-      kgqa train-reasoner conf/metaqa-joint.yaml
-      kgqa train-reasoner conf/metaqa-joint.yaml --set lm.kind=local --set lm.path=models/Llama-2-7b
+      kgqa train-reasoner conf/metaqa-smollm2.yaml
+      kgqa train-reasoner conf/metaqa-smollm2.yaml --set 'lm={kind: local, path: models/Llama-2-7b}'
     """
     run_and_print("train_reasoner", conf, settings, as_json)
 

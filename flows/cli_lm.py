@@ -76,11 +76,11 @@ def lm_info(
 ) -> None:
     """Show the run's language model: parameters, context, memory, and tokens per second as measured now.
 
-    Makes the embedded model where it is not made yet.
+    Makes the folder of a packaged model, or of a .gguf file, where it is not made yet.
 
     \b
     Example:
-      kgqa lm-info conf/metaqa-joint.yaml --set lm.path=models/Llama-2-7b --set lm.kind=local
+      kgqa lm-info conf/metaqa-smollm2.yaml --set 'lm={kind: local, path: models/Llama-2-7b}'
       kgqa lm-info conf/papers/rog-webqsp-lora.yaml --train
     """
     pipeline = open_run(conf, settings)

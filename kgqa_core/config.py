@@ -234,17 +234,14 @@ class RunConfig(Section):
         if "dense" in planners and self.dense is None:
             yield "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
         if self.reasoner is not None and (lm is None or not lm.is_tunable):
-            yield "reasoner: adapters are trained on a model that is here: lm.kind packaged, embedded or local"
+            yield "reasoner: adapters are trained on a model that is here: lm.kind packaged or local"
         if self.reasoner is not None and self.plans is None:
             yield "missing key 'plans': a reasoner learns from the relation paths that it says how to find"
-        if self.systems is not None and self.systems.is_answered_by("lm"):
-            if lm is None:
-                yield (
-                    "systems.answered_by: give 'lm', the language model that answers; or let one answer that needs no "
-                    "model: systems.answered_by: [oracle]"
-                )
-            elif lm.is_made_here and "generator" not in planners:
-                yield "systems: the embedded model is trained on plans: give 'plans' with a generator"
+        if lm is None and self.systems is not None and self.systems.is_answered_by("lm"):
+            yield (
+                "systems.answered_by: give 'lm', the language model that answers; or let one answer that needs no "
+                "model: systems.answered_by: [oracle]"
+            )
         if self.gate is not None:
             if isinstance(self.dataset, PlansDataset):
                 yield "gate: a dataset of plans has no explorer to release; leave it out"
@@ -259,7 +256,7 @@ class RunConfig(Section):
                 continue
             where = f"roles.{role}.adapter = {own.adapter}"
             if isinstance(own.adapter, Path) and (lm is None or not lm.is_tunable):
-                yield f"{where}: an adapter is put on a model that is here: lm.kind packaged, local or embedded"
+                yield f"{where}: an adapter is put on a model that is here: lm.kind packaged or local"
             if own.adapter == SHIPPED and lm is not None and lm.kind != "packaged":
                 yield f"{where}: the shipped adapter is for lm.kind packaged, not {lm.kind}"
 

@@ -16,7 +16,6 @@ Planner = Literal["generator", "dense"]
 # Kind of language model -> its settings and how it is opened: an lm.types.ModelSection. A kind of your own is a
 # module and a line here.
 BACKENDS = {
-    "embedded": "kgqa_core.lm.types:EmbeddedLmSection",
     "packaged": "kgqa_core.lm.gguf:PackagedLmSection",
     "local": "kgqa_core.lm.types:LocalLmSection",
     "endpoint": "kgqa_core.lm.types:EndpointLmSection",

@@ -28,7 +28,7 @@ dataset: {name: golden, source: embedded, seed: 0}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, edge_budget: 5, epochs: 1}
 plans: {planners: [generator]}
-lm: {kind: embedded}
+lm: {kind: packaged}
 reasoner: {objective: eperm, paths_per_question: 2, max_paths: 7}
 """
 

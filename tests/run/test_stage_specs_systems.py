@@ -19,7 +19,7 @@ dataset: {name: tiny, source: embedded, seed: 0}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1}
 plans: {planners: [generator, dense]}
-lm: {kind: embedded}
+lm: {kind: packaged}
 dense: {}
 """
 RUN = PLANNING + "systems: {}\n"
@@ -245,7 +245,6 @@ NOT_MADE = r"needs 'dense-seed0', which this run does not make: .*leave the syst
         (VARIANT + "x: {system: rog, answered_by: []}", "at least 1"),
         (PLAYED % "lm", "give 'lm', the language model that answers"),
         (BARE + "systems: {}\n", "systems.answered_by: give 'lm', .*systems.answered_by: \\[oracle\\]"),
-        (BARE + "lm: {kind: embedded}\nsystems: {}\n", "the embedded model is trained on plans: give 'plans'"),
         (PLANNING + "systems: {run: []}\n", "run: name at least one system"),
         (PLANNING + "systems: {run: [etdd]}\n", "legal are etd, dualr.*did you mean 'etd'"),
         (PLANNING + "systems: {rog: {plan: lm}}\n", "unknown key 'systems.rog.plan'.*did you mean 'plans'"),
@@ -286,8 +285,8 @@ def test_planning_comes_after_graph_and_questions_and_only_what_the_planners_nee
     assert_in_order(specs)
     assert not {MODEL, TUNED} & set(specs["plans-dense-seed0"].needs)
     assert DENSE not in specs_of(tuned, "plans.planners=[generator]")
-    assert not {TAUGHT, MODEL, TUNED} & specs_of(tuned, "plans.planners=[dense]").keys()
-    read = specs_of(tuned, "plans.planners=[dense]", "lm={kind: packaged}", "systems={run: [rog], rog: {plans: dense}}")
+    assert not {TAUGHT, TUNED} & specs_of(tuned, "plans.planners=[dense]").keys()
+    read = specs_of(tuned, "plans.planners=[dense]", "systems={run: [rog], rog: {plans: dense}}")
     assert {TAUGHT, MODEL, TUNED, DENSE} <= read.keys()  # the model only reads
     assert {TUNED, DENSE} <= set(read["system-rog-seed0"].needs)
 
@@ -322,7 +321,7 @@ def test_a_setting_of_planning_changes_the_stages_that_it_shapes(tuned: Path, se
     assert changed(tuned, setting if "=" in setting else another(tuned, setting)) == OF_PLANNING[setting]
 
 
-@pytest.mark.parametrize(("section", "stage"), [("lm", MODEL), ("reasoner", TUNED), ("dense", DENSE)])
+@pytest.mark.parametrize(("section", "stage"), [("reasoner", TUNED), ("dense", DENSE)])
 def test_every_number_of_a_training_shapes_it(tuned: Path, section: str, stage: str) -> None:
     config = getattr(read_config(tuned), section)
     of_others = {name.partition(".")[2] for name in OF_PLANNING if name.startswith(section)}
@@ -383,13 +382,13 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
         (["lm=null", "reasoner=null"], "a generator needs a language model: give 'lm'"),
         (["dense=null"], "give 'dense'"),
         (["plans=null"], "missing key 'plans'"),
-        (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind packaged, embedded or local"),
+        (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind packaged or local"),
         (["lm={kind: endpoint, url: 'http://u:p@host/v1'}"], "lm.url holds a user, a password"),
         (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
         (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
         (["explorer=null"], "missing key 'explorer'"),
-        (["lm.kind=embeded"], "did you mean 'embedded'"),
-        (["lm.width=30"], "width 30 must be an even number for each of 4 heads"),
+        (["lm.kind=packagd"], "did you mean 'packaged'"),
+        (["lm.kind=embedded"], "lm.kind = 'embedded': legal are packaged, local, endpoint"),
     ],
 )
 def test_sections_of_planning_that_do_not_fit_together_are_named(

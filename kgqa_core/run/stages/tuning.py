@@ -1,4 +1,4 @@
-"""The stages that make or tune a language model: examples of its instructions, the embedded model, adapters."""
+"""The stages that make or tune a language model: examples of its instructions, its folder, adapters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import SHIPPED
-from kgqa_core.config_lm import OwnModelSection, ReasonerSection, Role
+from kgqa_core.config_lm import OwnModelSection, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm import gguf
-from kgqa_core.lm.types import EmbeddedLmSection
 from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 INSTRUCTIONS_FILE = "instructions.parquet"
 TAUGHT: tuple[Split, ...] = ("train", "dev")
 GGUF_DTYPE = "bfloat16"  # of the folder that is made of a GGUF file: what has four or eight bits fits into it
-CURVE_EVERY = 10  # steps of the embedded model per point
 # Settings of a reasoner that shape its examples.
 HOW_ASKED = {"objective", "instructions", "shares", "paths_per_question", "wrong_plans", "max_paths", "answers"}
 HOW_ASKED |= {"num_candidates", "candidates", "abstain", "meant_only"}
@@ -64,7 +62,7 @@ def model_files(config: RunConfig, roles: Iterable[Role] = PLAN, row: str = "") 
             weights = player.weights(None)
             if weights is None and player.is_tunable:
                 raise ConfigError(
-                    f"roles.{role}: a model that a stage makes (kind embedded or packaged, or a .gguf file) is named "
+                    f"roles.{role}: a model that a stage makes (kind packaged, or a .gguf file) is named "
                     "by lm, one for a run; name it there, and the others under roles"
                 )
             files |= folder_files(weights.folder, f"roles.{role}.path", f"{role}.lm") if weights else {}
@@ -149,14 +147,11 @@ def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    made_here = config.lm is not None and config.lm.is_made_here and opening.has_generator(config)
-    if not made_here and not _is_tuned(config):
-        return
     reasoner = config.reasoner
-    asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
-    names = {*(config.lm.train_on if isinstance(config.lm, EmbeddedLmSection) else ())}
-    names |= {*(reasoner.mixture if reasoner else ())}
-    section = {**teaching(config), **asked, "prompts": prompt_hashes(config, *names)}
+    if reasoner is None or not _is_tuned(config):
+        return
+    asked = reasoner.model_dump(mode="json", include=HOW_ASKED)
+    section = {**teaching(config), **asked, "prompts": prompt_hashes(config, *reasoner.mixture)}
     needs = (*ground_keys(config), "supervision", *(spec.key for spec in _candidates_specs(config)))
     yield StageSpec("instructions", section, needs)
 
@@ -165,8 +160,6 @@ def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.lm is not None and config.lm.gguf is not None:
         name = gguf.INPUT_NAME if config.lm.kind == "packaged" else "lm.path"
         yield StageSpec("lm", {"dtype": GGUF_DTYPE}, files={name: config.lm.gguf})
-    elif config.lm is not None and opening.has_generator(config) and config.lm.is_made_here:
-        yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
 
 def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -177,7 +170,7 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
     section = reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"})
     if recipe := opening.model_section(config).recipe():
         section["lm"] = recipe
-    section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
+    section["taught"] = sorted(reasoner.mixture)
     if start := _first_adapter_files(config):
         section["starts_from"] = "adapter"
     for seed in plans.seeds:
@@ -252,16 +245,14 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
 
 
 def _example_source(run: Pipeline) -> Source:
-    """Return what examples are made of: the reasoner's mixture, and always plans for a model that we make."""
+    """Return what examples are made of."""
     from kgqa_core.instructions.examples import Source
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.systems.tables import read_candidates
 
-    plans, reasoner = run.config.plans, run.config.reasoner or ReasonerSection(objective="plan")
+    plans, reasoner = run.config.plans, run.config.reasoner
     search = opening.plan_graph(run)
-    assert plans is not None
-    if run.config.lm is not None and run.config.lm.is_made_here:
-        reasoner = reasoner.model_copy(update={"instructions": {"plan": 1.0} | reasoner.mixture})
+    assert plans is not None and reasoner is not None
     return Source(
         search,
         read_prompts(run.config.prompts),
@@ -291,33 +282,9 @@ def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
 
 
 def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Make an ordinary transformers folder: of a GGUF file, or the embedded model, trained on planning."""
-    from kgqa_core.instructions.plan import END, SEPARATOR, START
-    from kgqa_core.lm.embedded import make_embedded
-
-    if spec.files:
-        (file,) = spec.files.values()
-        gguf.write_folder(file, folder / opening.MODEL_FOLDER, dtype=spec.section["dtype"])
-        return
-    section, search = run.config.lm, opening.plan_graph(run)
-    assert isinstance(section, EmbeddedLmSection)
-
-    def told(step: int, steps: int, loss: float) -> None:
-        run.progress("training the embedded model", step, steps)
-        if step % CURVE_EVERY == 0 or step == steps:
-            recorder.curve("lm.loss", step, loss)
-
-    report = make_embedded(
-        [run.artifact("instructions").folder / INSTRUCTIONS_FILE],
-        section,
-        folder / opening.MODEL_FOLDER,
-        steps=opening.known_steps(run),
-        markers=(START, SEPARATOR, END),
-        names=search.graph.entity_names if search else (),
-        device=opening.device_of(run.config),
-        progress=told,
-    )
-    recorder.metrics(report, "num_parameters", "num_tokens", "num_examples", "num_too_long", "cpu_seconds", "flops")
+    """Make an ordinary transformers folder of a GGUF file."""
+    (file,) = spec.files.values()
+    gguf.write_folder(file, folder / opening.MODEL_FOLDER, dtype=spec.section["dtype"])
 
 
 def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -327,7 +294,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
 
     config, weights = run.config, opening.base_weights(run)
     if weights is None:
-        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind packaged, embedded or local")
+        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind packaged or local")
     assert config.reasoner is not None
     job = TuneJob(
         base=weights.folder,
