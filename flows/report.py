@@ -38,7 +38,9 @@ SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence"
 MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts")
 CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
 JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict")  # what verdicts read
+FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
+    "not searched": "the model answered from memory, without the graph",
     "not reached": "no path of the graph leads from what the question names to an answer",
     "not planned": "the plans that were followed lead past it",
     "pruned": "a path leads there, and the search left it",
@@ -55,6 +57,7 @@ class Shown:
     table: pa.Table  # of predictions, in the order of the question ids
     calls: pa.Table | None  # in the same order; none where no language model was asked
     asked: list[str]  # the question id of each call
+    searches: bool = True  # does it read the graph?
 
     def calls_of(self, first: str, last: str) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of some questions, from the first to the last by id, by the question's id."""
@@ -84,7 +87,9 @@ def read_run(name: str, path: Path) -> Shown:
         keys = [(column, "ascending") for column in ("question_id", "round", "number")]
         calls = calls.take(pc.sort_indices(calls, keys)).combine_chunks()
     asked = calls["question_id"].to_pylist() if calls is not None else []
-    return Shown(about.name if about else name, about.players if about else "", table, calls, asked)
+    if about is None:
+        return Shown(name, "", table, calls, asked)
+    return Shown(about.name, about.players, table, calls, asked, about.system not in FROM_MEMORY)
 
 
 def read_paths(texts: Sequence[str]) -> dict[str, list[list[str]]]:
@@ -120,10 +125,12 @@ def verdict_of(row: Mapping[str, Any]) -> str:
     return letter.lower() if False in row.get("faithful", ()) else letter
 
 
-def lost_at(row: Mapping[str, Any]) -> str:
+def lost_at(row: Mapping[str, Any], *, searches: bool = True) -> str:
     """Return where the answers of a question were lost, one of ``LOST``; empty where one was given first."""
     if verdict_of(row) in "Rr":
         return ""
+    if not searches:
+        return "not searched"
     if row.get("covered") or not set(row["gold_ids"]).isdisjoint(row["candidate_ids"]):
         return "not chosen"
     if row["hops"] is None:
@@ -220,7 +227,7 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
         for place, rows in enumerate(slices):
             verdicts[place] += map(verdict_of, rows)
             scores[place] += map(f1_of, rows)
-            lost[place] += map(lost_at, rows)
+            lost[place] += [lost_at(row, searches=shown[place].searches) for row in rows]
         for row in slices[0]:
             hops.append(row["hops"])
             golds.append(len(row["ground_truth"]))
@@ -233,8 +240,8 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
                 "hops": rows[0]["hops"],
                 "explored": explored.get(rows[0]["question_id"]),
                 "runs": [
-                    _answered(row, own.get(row["question_id"], ()), strings, paths)
-                    for row, own in zip(rows, calls, strict=True)
+                    _answered(row, own.get(row["question_id"], ()), strings, paths, run.searches)
+                    for row, own, run in zip(rows, calls, shown, strict=True)
                 ],
             }
             for rows in zip(*slices, strict=True)
@@ -299,6 +306,7 @@ def _answered(
     calls: Iterable[Mapping[str, Any]],
     strings: Strings,
     paths: Mapping[str, list[list[str]]],
+    searches: bool,
 ) -> dict[str, Any]:
     """Return what one system did with one question."""
     golds, candidates = row["gold_ids"], row["candidate_ids"]
@@ -324,7 +332,7 @@ def _answered(
         "unmatched": row.get("unmatched", [])[:NAMES_KEPT],
         "verdict": verdict_of(row),
         "f1": f1_of(row),
-        "lost": lost_at(row),
+        "lost": lost_at(row, searches=searches),
         "ranks": ranks,
         "num_golds": len(golds),
         "num_candidates": len(candidates),

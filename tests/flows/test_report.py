@@ -21,7 +21,7 @@ from flows.report import Beside, build, lost_at, read_paths, verdict_of
 from flows.report_about import curves, keep_report, published_table, runs_over_time, sweep_curves
 from kgqa_core.artifacts import ArtifactStore, Recipe, write_json
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.predictions import Source, open_predictions
+from kgqa_core.evaluation.predictions import Source, SystemSource, open_predictions
 from kgqa_core.run.open import graph_of, open_system, read_with_hops
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.systems import COMPARISON
@@ -91,7 +91,7 @@ def test_a_report_has_the_pages_an_overview_a_list_and_what_each_system_did(
     }
     overview, listed = data(page.parent, "overview"), data(page.parent, "questions")
     assert (overview["num_questions"], overview["chunk"]) == (25, 20)
-    assert overview["lost"][1] == {"not reached": 0, "not planned": 0, "pruned": 1, "not chosen": 24}
+    assert overview["lost"][1] == {"not searched": 0, "not reached": 0, "not planned": 0, "pruned": 1, "not chosen": 24}
     assert listed["verdicts"] == ["R" * 25, "W" * 24 + "A"]
     assert (listed["f1"][0][0], listed["f1"][1][0], listed["f1"][1][24]) == (100, 67, 0)
     first = data(page.parent, "q0000")["questions"][0]
@@ -152,6 +152,15 @@ def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Pa
 def test_each_wrong_answer_was_lost_in_one_place(row: dict[str, Any], verdict: str, lost: str) -> None:
     whole = {"answer_ids": [], "gold_ids": [1], "candidate_ids": [], "prediction": [], "ground_truth": [], "hops": 2}
     assert (verdict_of(whole | row), lost_at(whole | row)) == (verdict, lost)
+
+
+def test_what_a_model_says_from_memory_was_lost_by_no_search(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "memory", (3,), (1,))
+    pq.write_table(pq.read_table(path).replace_schema_metadata(SystemSource("a" * 64, "direct").metadata()), path)
+    build([("memory", path)], tmp_path / "report", title="", beside=Beside(NOTHING))
+    assert data(tmp_path / "report", "overview")["lost"][0]["not searched"] == 1
+    first, second = data(tmp_path / "report", "q0000")["questions"]
+    assert [first["runs"][0]["lost"], second["runs"][0]["lost"]] == ["not searched", ""]
 
 
 def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[str, Path]]) -> None:
