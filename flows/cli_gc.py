@@ -18,7 +18,9 @@ def gc(
     conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="Only what this run configuration made.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="What all runs made, and what killed ones left.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it; else it is only shown.")] = False,
-    last: Annotated[int, typer.Option(metavar="N", min=1, help="Keep the last N runs of each configuration.")] = 3,
+    last: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Keep the last N runs and builds of each configuration.")
+    ] = 3,
     days: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Keep what is younger.")] = 1.0,
     pin: Annotated[
         str | None,
@@ -30,9 +32,9 @@ def gc(
 ) -> None:
     """Show what no run, release or accepted build needs any more, and with --delete delete it.
 
-    Kept are the last runs, the champion, the one before it, the release that was refused last, accepted builds, what is
-    pinned, and whatever any of these was made of. Calls of language models, encodings, and what MLflow and Prefect have
-    are never touched. Nothing is deleted while a run is at work.
+    Kept are the last runs and accepted builds, the champion, the one before it, the release that was refused last, what
+    is pinned, and whatever any of these was made of. Calls of language models, encodings, and what MLflow and Prefect
+    have are never touched. Nothing is deleted while a run is at work.
 
     \b
     Examples:

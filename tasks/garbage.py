@@ -126,6 +126,9 @@ def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: lis
     notes = [*(home / "runs").glob("*.json"), *(home / "runs" / "accepted").glob("*.json")]
     fingerprints = {one for path in notes for one in _read(path, {}).values() if isinstance(one, str)} | pins
     fingerprints |= {one for release in releases for one in release["stages"].values()}
+    for note in (home / "runs" / "builds").glob("*.json"):
+        builds = _accepted_builds(note)[0 if note.stem in pins else -last :]
+        fingerprints |= {one for stages in builds for one in stages.values()}
     fingerprints |= {outcome.artifact.fingerprint for note in read_notes(home) for outcome in note.stages}
     wanted |= {stages[one] for one in fingerprints if one in stages}
     of = {artifact.content: name for name, artifact in artifacts.items()} | stages
@@ -145,6 +148,12 @@ def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: lis
 
 def _history(home: Path, run: str) -> list[list[str]]:
     return _read(home / "runs" / HISTORY / f"{run}.json", [])
+
+
+def _accepted_builds(note: Path) -> list[dict[str, str]]:
+    """Return the builds that a run can go back to, as stage -> fingerprint; the one that readers had last is last."""
+    lines = [line["stages"] for line in _read(note, {"builds": []})["builds"] if line["what"] != "refused"]
+    return [stages for place, stages in enumerate(lines) if stages not in lines[place + 1 :]]
 
 
 def _artifacts(home: Path) -> Iterator[Artifact]:

@@ -95,6 +95,18 @@ def test_a_build_that_was_left_stays_left_where_the_rollback_was_killed(
     assert triples_of(towns) == 7
 
 
+def test_the_last_accepted_builds_survive_the_collection_of_garbage(towns: Path) -> None:
+    for count in (7, 6, 5):
+        write_triples(towns, TRIPLES[:count])
+        build(towns, NO_FLOOR, accept=True)
+    builds = json.loads(kgqa("builds", "list", str(towns), "--json").stdout)["builds"]
+    assert kgqa("gc", "--all", "--delete", "--days", "0", "--last", "2").exit_code == 0
+    assert [triples for _, triples, _ in listed(towns)] == [None, 6, 5]
+    assert kgqa("builds", "rollback", str(towns), "--to", builds[0]["build"]).exit_code != 0
+    assert kgqa("builds", "rollback", str(towns)).exit_code == 0
+    assert triples_of(towns) == 6
+
+
 def test_what_was_deleted_is_shown_and_cannot_be_gone_back_to(towns: Path) -> None:
     build(towns)
     write_triples(towns, TRIPLES[:6])
