@@ -24,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kgqa_core.errors import InputError, shorten
 from kgqa_core.types import Prediction, Question, check_ranking
 
 Mask = npt.NDArray[np.bool_]
@@ -102,23 +101,11 @@ def group_by(names: Sequence[str], order: Sequence[str]) -> dict[str, Mask]:
 
 
 def score_predictions(questions: Sequence[Question], predictions: Iterable[Prediction]) -> QuestionScores:
-    """Score ``predictions`` against ``questions``, matched by question id.
+    """Score ``predictions``, one per question and in the order of ``questions``.
 
-    A question without a prediction counts like one with an empty prediction: 0 in every metric. Raises
-    ``InputError`` for a prediction of an unknown question, a second one of the same question, or a malformed one.
+    An empty prediction counts 0 in every metric. Raises ``InputError`` as ``check_ranking`` does.
     """
-    by_id: dict[str, Prediction] = {}
-    for prediction in predictions:
-        if prediction.question_id in by_id:
-            raise InputError(f"question {shorten(prediction.question_id)} has two predictions; keep one")
-        by_id[prediction.question_id] = prediction
-    outcomes = [pair_outcome(question, by_id.pop(question.id, None)) for question in questions]
-    if by_id:
-        raise InputError(
-            f"{len(by_id)} predictions answer none of the {len(questions)} questions, first "
-            f"{shorten(next(iter(by_id)))}; score them against the questions they were made for"
-        )
-    return score_outcomes(outcomes)
+    return score_outcomes([pair_outcome(*pair) for pair in zip(questions, predictions, strict=True)])
 
 
 def join_scores(parts: Sequence[QuestionScores]) -> QuestionScores:
@@ -131,9 +118,8 @@ def join_scores(parts: Sequence[QuestionScores]) -> QuestionScores:
     )
 
 
-def pair_outcome(question: Question, prediction: Prediction | None) -> Outcome:
-    """Put one question beside its prediction; ``None`` is an empty prediction."""
-    given = prediction or Prediction(question.id, (), (), ())
+def pair_outcome(question: Question, given: Prediction) -> Outcome:
+    """Put one question beside its prediction."""
     golds, answers, evident = frozenset(question.answers), frozenset(given.answers), tuple(map(bool, given.paths))
     answered = (given.candidates, given.scores, answers, given.covered, evident)
     return Outcome(question.id, question.hops, golds, *answered, question.claim, given.verdict, question.verdict)

@@ -84,8 +84,9 @@ def test_drawing_questions_and_drawing_their_counts_come_to_the_same(monkeypatch
 
 def test_bounds_stand_beside_their_figures_over_all_questions_or_some() -> None:
     questions = [Question(str(n), "", "", (0,), (1,), "test", hops=1 + n % 2) for n in range(40)]
-    right = [Prediction(str(n), (1,), (1.0,), (1,)) for n in range(0, 40, 4)]  # half of the questions of one hop
-    scores = score_predictions(questions, right)
+    # Every fourth question is answered right: half of those of one hop.
+    replies = [Prediction(str(n), (1 + n % 4,), (1.0,), (1 + n % 4,)) for n in range(40)]
+    scores = score_predictions(questions, replies)
     figures = interval_figures(scores.values)
     assert list(figures) == [f"{metric}.{end}" for metric in INTERVAL_METRICS for end in ("low", "high")]
     assert figures["hits1.low"] < 25 < figures["hits1.high"]
@@ -157,8 +158,9 @@ def make_run(name: str, right: set[int], *, num: int = NUM, hops: int | None = 0
         Question(f"q{n:03}", "", "", (0,), tuple(range(1, n % 7 + 2)), "test", hops=n % 4 + 1 if hops == 0 else hops)
         for n in range(num)
     ]
-    replies = [Prediction(questions[n].id, (1,), (1.0,), questions[n].answers) for n in sorted(right) if n >= tied]
-    replies += [Prediction(questions[n].id, (1, 99), (0.5, 0.5), (1, 99)) for n in range(tied)]
+    replies = [Prediction(one.id, (1, 99), (0.5, 0.5), (1, 99)) for one in questions[:tied]]
+    for n, one in enumerate(questions[tied:], tied):
+        replies.append(Prediction(one.id, (1,), (1.0,), one.answers) if n in right else Prediction(one.id, (), (), ()))
     asked = {one.id: Asked(one.text, (), frozenset(one.answers), None, None) for one in questions}
     scores = score_predictions(questions, replies)
     return EvaluatedRun(name, Path(name), Source("graph", name), asked, scores, scores.values["hits1"] > 0)

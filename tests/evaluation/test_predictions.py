@@ -182,6 +182,7 @@ def test_parquet_gives_the_figures_that_memory_gives(tmp_path: Path) -> None:
     predictions = [
         Prediction("a", (0, 3), (0.5, 0.5), (0, 3), ((STEP,),), covered=True),
         Prediction("b", (1, 4, 2), (0.6, 0.3, 0.1), (2, 1), covered=True),
+        Prediction("c", (), (), ()),
         Prediction("t", (1,), (1.0,), (1,), ((STEP,),), covered=True, verdict=True),
         Prediction("f", (1,), (1.0,), (1,), ((),), verdict=False),
     ]

@@ -74,7 +74,8 @@ def test_a_row_is_made_of_scores_and_a_bar_in_a_name_does_not_break_the_table() 
 def many(system: str, role: Role, hits: set[int], num: int = 60) -> ReportRow:
     """A system that is right on the questions ``hits``; question n has n % 7 + 1 answers."""
     questions = [Question(str(n), "", "", (0,), tuple(range(1, n % 7 + 2)), "test", hops=1 + n % 2) for n in range(num)]
-    replies = [Prediction(str(n), (1, 2), (0.5, 0.5), (1,)) for n in sorted(hits)]
+    hit, miss = ((1, 2), (0.5, 0.5), (1,)), ((), (), ())
+    replies = [Prediction(str(n), *(hit if n in hits else miss)) for n in range(num)]
     return report_row(system, role, score_predictions(questions, replies))
 
 
@@ -113,7 +114,7 @@ def test_the_mean_of_seeds_has_the_mean_of_every_figure_bounds_included() -> Non
 
 def test_the_answerable_questions_are_one_more_scope_and_the_others_stay_in_all() -> None:
     questions = [Question(f"q{n}", "", "", (0,), (n,), "test", hops=1) for n in range(1, 5)]
-    right = [Prediction(question.id, question.answers, (1.0,), question.answers) for question in questions[:1]]
+    right = [Prediction(question.id, (1,), (1.0,), (1,)) for question in questions]  # of the first alone
     answerable = np.array([True, True, False, False])
     found = report_row("explorer", "learned", score_predictions(questions, right), answerable)
     control = report_row("template", "template control", score_predictions(questions, right), answerable)
