@@ -57,7 +57,7 @@ class Choice:
     """What was chosen."""
 
     chosen: tuple[int, ...]  # indices of candidates; empty: none of them
-    by: str  # "label", "name", "free" (an answer of the model's own, unsupported) or "abstained"
+    by: str  # "label", "name", "plan", "free" (an answer of the model's own, unsupported) or "abstained"
     free: tuple[str, ...] = ()  # names of a free answer
     conflict: bool = False  # a label was followed by the name of another candidate
 

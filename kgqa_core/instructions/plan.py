@@ -20,7 +20,7 @@ import numpy as np
 from kgqa_core.artifacts import read_artifact
 from kgqa_core.graph.csr import I64, U8, Ints
 from kgqa_core.graph.follow import LEADS, LEADS_ON, find_leading, leave
-from kgqa_core.graph.kg import KnowledgeGraph, write_step
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.calls import is_allowed
@@ -134,11 +134,6 @@ class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
 # ------ Plans that exist: following them from any topic ends somewhere, topics not re-entered unless asked for.
 
 
-def all_steps(labels: Sequence[str]) -> list[str]:
-    """Return the steps along relations as plans write them, by relation id: forward, then backward."""
-    return [render_step(write_step(label, backward)) for backward in (False, True) for label in labels]
-
-
 class PathConstraint:
     """The plans around one set of topics, written as ``render_plan`` does.
 
@@ -200,7 +195,7 @@ class PathConstraints:
 
     def __init__(self, graph: KnowledgeGraph, *, max_hops: int = 3, reenter_topic: bool = False) -> None:
         self.graph, self.max_hops, self.reenter_topic = graph, max_hops, reenter_topic
-        steps = all_steps(graph.relation_names)
+        steps = [render_step(step) for step in graph.steps]
         self.ends = [step + END for step in steps]
         self.goes_on = [step + SEPARATOR for step in steps]
         self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}

@@ -20,7 +20,7 @@ from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_yaml, validated
 from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Prices, Role
 from kgqa_core.errors import ConfigError
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned, write_step
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
 from kgqa_core.lm.types import LanguageModel, Machine, ModelSection, Searches, Weights
 from kgqa_core.run.pipeline import Pipeline
@@ -310,7 +310,7 @@ def known_steps(pipeline: Pipeline) -> list[str]:
     search = plan_graph(pipeline)
     if search is None:
         return sorted({step for one in taught(pipeline) for path in one.paths for step in path})
-    return [write_step(label, backward) for backward in (False, True) for label in search.graph.relation_names]
+    return search.graph.steps
 
 
 def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any, Literal
 
-import numpy as np
-
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow import end_of, reasoning_paths
+from kgqa_core.graph.follow import NOTHING, end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.instructions.answers import Answers, Explained, match_answers, without_stop
@@ -26,7 +24,6 @@ from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
 
-NOBODY: Ints = np.empty(0, dtype=np.int64)
 Said = Answers | Explained | ParseFailure
 
 
@@ -195,7 +192,7 @@ def answer_alone(search: SearchGraph, question: Question, said: Said) -> SystemA
     for name in said.names:
         forms = ((form, any_case) for form in (name, without_stop(name)) for any_case in (False, True))
         named = (search.entities_named(question.id, form, any_case=any_case) for form, any_case in forms)
-        rows = next((rows for rows in named if len(rows)), NOBODY)
+        rows = next((rows for rows in named if len(rows)), NOTHING)
         found.update(dict.fromkeys(rows[:1].tolist()))
         unmatched += [] if len(rows) else [name]
     return replace(answer_with(question, tuple(found)), unmatched=tuple(unmatched))

@@ -256,18 +256,9 @@ def follow_topics(
     return shared if len(shared) else sorted_distinct(np.concatenate(reached))
 
 
-def _edges(graph: KnowledgeGraph, entities: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return of each edge that leaves one of ``entities`` its place among them, the relation, and the tail."""
-    first, last = graph.group_ptr[entities], graph.group_ptr[entities + 1]
-    groups, place = expand_ranges(first, last), np.repeat(np.arange(len(entities)), last - first)
-    first, last = graph.edge_ptr[groups], graph.edge_ptr[groups + 1]
-    relation, tail = graph.group_relation[groups].astype(np.int64), graph.edge_tail[expand_ranges(first, last)]
-    return np.repeat(place, last - first), np.repeat(relation, last - first), tail
-
-
 def _extend(graph: KnowledgeGraph, frontiers: _Frontiers, barred: Sequence[int]) -> _Frontiers:
     """Return the frontiers one step further: every path continued by every relation that its entities have."""
-    place, relation, tail = _edges(graph, frontiers.entity)
+    place, relation, tail = graph.edges_of(frontiers.entity)
     rows: Ints = sorted_distinct((frontiers.owner[place] * graph.identity + relation) * graph.num_entities + tail)
     rows = rows[~np.isin(rows % graph.num_entities, barred)]
     reached_by = rows // graph.num_entities
@@ -294,9 +285,9 @@ def _rank_by_bound(
 def _count_golds(graph: KnowledgeGraph, frontier: _Frontiers, golds: frozenset[int]) -> list[tuple[int, int, int]]:
     """Return (place of the path, last relation, golds reached by it) for every continuation that reaches a gold."""
     ids = np.array(sorted(golds), dtype=np.int64)
-    gold, relation, before = _edges(graph, ids)
+    gold, relation, before = graph.edges_of(ids)
     # seen from a gold an edge has the opposite direction of the step that arrives by it
-    arriving = (relation + graph.num_relations) % graph.identity
+    arriving = (relation.astype(np.int64) + graph.num_relations) % graph.identity
     order = np.argsort(before, kind="stable")
     before, into = before[order], (arriving * len(ids) + gold)[order]
     low, high = np.searchsorted(before, frontier.entity), np.searchsorted(before, frontier.entity, side="right")

@@ -19,7 +19,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section, Share
 from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import end_of, leave, reasoning_paths
+from kgqa_core.graph.follow import NOTHING, end_of, leave, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around
 from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
@@ -36,7 +36,6 @@ from kgqa_core.systems.answering import PlanSource, Relations, answer_by_name, a
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
 
-NOTHING: Ints = np.empty(0, dtype=np.int64)
 LINES_PER_RELATION = 4  # of an answer: its line, with a reason
 UNSCORED = 0.5  # an entity that was asked about in vain, or not at all: neither for nor against
 LISTED = 1000  # paths of one plan that are looked at, to show the best of them

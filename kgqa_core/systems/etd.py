@@ -150,9 +150,6 @@ EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), roles=lambd
 
 # ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
 
-MANY_TIED = 256  # candidates with evidence where those tied with the chosen ones are answers, too
-TIE = 1e-4  # relative difference of probabilities up to which candidates are the same to the explorer
-
 
 class EtdSection(Section):
     """Settings of EtD."""
@@ -165,7 +162,6 @@ class EtdSection(Section):
     renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
     only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
     determine: Literal["choose", "plan"] = "choose"  # plan (ours): whose chain is the model's most probable plan
-    answer_set: Literal["chosen", "tied"] = "chosen"  # tied: with those beyond N that tie with one chosen (ours)
 
 
 class DualrSection(EtdSection):
@@ -194,8 +190,7 @@ class Etd(System):
         """Return the explorer's candidates with the evidence of those that may become answers."""
         source = self.explorer
         if isinstance(source, ExplorerSystem):
-            needed = self.settings.num_candidates if self.settings.answer_set == "chosen" else MANY_TIED
-            source = replace(source, evidence_paths=needed)
+            source = replace(source, evidence_paths=self.settings.num_candidates)
         return source.answer(questions)
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:
@@ -226,7 +221,7 @@ class Etd(System):
                 return reply.result
             options = [options[int(np.argmax(reply.log_probs))]]
         chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
-        return Choice(chosen, "plan" if chosen else "abstain")
+        return Choice(chosen, "plan" if chosen else "abstained")
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
@@ -255,10 +250,6 @@ class Etd(System):
         if isinstance(choice, ParseFailure):
             return SystemAnswer(_ranked(question, explored, ()), (), counts)
         answers = [explored.candidates[index] for index in choice.chosen]
-        if self.settings.answer_set == "tied":  # those beyond the first N that tie with one of the chosen
-            own = [explored.scores[index] for index in choice.chosen]
-            beyond = zip(explored.candidates[count:], explored.scores[count:], strict=True)
-            answers += [entity for entity, score in beyond if any(abs(score - one) <= TIE * one for one in own)]
         # A free answer is the model's own; what it names may still be a candidate that was not shown.
         others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if choice.free else {}
         free = match_answers(choice.free, others, self.search.entities)

@@ -18,7 +18,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import leave
+from kgqa_core.graph.follow import NOTHING, leave
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruction, ReasonCase, ask_for_what
 from kgqa_core.instructions.render import Prompts, say_where
@@ -29,7 +29,6 @@ from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_
 from kgqa_core.types import Question, RelationPath
 
 MAX_CLUES = 16  # of a question; a text with more is no list of clues
-NOTHING: Ints = np.empty(0, dtype=np.int64)
 Named = Mapping[int, frozenset[int]]  # entity -> places of the clues that it takes
 
 

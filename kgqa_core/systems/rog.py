@@ -64,7 +64,7 @@ class Rog(System):
         weights = weigh_plans([plan.log_prob for plan in plans])
         before = [0.0, *accumulate(weights)]
         sure = zip(plans, weights, before, strict=False)
-        weighed = [(plan.path, weight) for plan, weight, mass in sure if mass < kept.plan_mass]
+        weighed = [(plan.path, weight) for plan, weight, mass in sure if mass < kept.plan_mass or kept.plan_mass == 1]
         in_blocks = self.prompts.templates["reason"].in_blocks and not kept.explain
         most = max(kept.max_paths, MOST_IN_BLOCKS) if in_blocks else kept.max_paths
         if kept.reasoning != "lm":
