@@ -18,6 +18,7 @@ SMALL = 20  # trials
 SETTINGS = GateSection()
 RIGHT = 0.85  # the champion's Hits@1
 DISAGREE = (0.02, 0.05, 0.1, 0.2)  # share of questions that only one of the two gets right
+RELATIONS = 9  # groups, the n-th with 1/n as many questions as the first
 NUM_QUESTIONS = (200, 500, 1000, 1500, 3000)
 
 
@@ -32,7 +33,8 @@ def run(home: Path, trials: int = TRIALS) -> None:
             rows.append(f"| {100 * disagree:.0f} % | {num:,} | {needed:,} | {passed:.1f} | {refused} |")
     note = (
         f"Percent of {trials} trials, with the default margins. F1 goes with Hits@1, and differs in a tenth of "
-        "the rest; slices by three numbers of hops and three of answers. Needed: as the gate says from what it sees."
+        "the rest; slices by three numbers of hops, three of answers and nine groups of relations. "
+        "Needed: as the gate says from what it sees."
     )
     write_section("The gate", "\n".join([*rows, "", note]), "python -m benchmarks gate")
 
@@ -43,6 +45,7 @@ def count_passed(num: int, disagree: float, loss: float, trials: int) -> tuple[f
     for seed in range(trials):
         rows, asked = judge_challenger(
             *draw_runs(num, disagree, loss, seed),
+            relations=draw_relations(num, seed),
             margin=SETTINGS.margin,
             slice_margin=SETTINGS.slice_margin,
             min_slice=SETTINGS.min_slice,
@@ -50,6 +53,13 @@ def count_passed(num: int, disagree: float, loss: float, trials: int) -> tuple[f
         passed += not any(row.fault for row in rows)
         needed += asked
     return 100 * passed / trials, round(needed / trials)
+
+
+def draw_relations(num: int, seed: int) -> dict[str, str]:
+    """Return a relation group for each question of ``draw_runs``; few are common."""
+    shares = 1 / np.arange(1, RELATIONS + 1)
+    drawn = np.random.default_rng([seed, num]).choice(RELATIONS, size=num, p=shares / shares.sum())
+    return {f"q{place}": f"r{group}" for place, group in enumerate(drawn)}
 
 
 def draw_runs(num: int, disagree: float, loss: float, seed: int) -> tuple[EvaluatedRun, EvaluatedRun]:

@@ -7,12 +7,13 @@ answer within its limits. What was found is an artifact, so it is found once, an
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,12 @@ from tasks.verdict import LOSS, Judged, judge_challenger
 if TYPE_CHECKING:
     from kgqa_core.types import Question
 
-GATE, ANSWERS, VERSION = "gate", "gate-answers", 1  # the stages, and the version of both
+GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 2, "gate-answers", 1  # the stages, and their versions
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
 CHUNK = 1024  # questions that are answered at once
 NUM_ASKED = 20  # questions that a fresh process answers
 CAPS = ("max_cpu_hours", "max_gpu_hours", "max_calls")  # settings that no verdict depends on
+FREEBASE_DOTS = 2  # film.actor.film: domain, type, property
 LOAD_SECONDS = 300.0  # that a fresh process may take to start
 ERROR_CHARACTERS = 500
 
@@ -113,7 +115,7 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
         raise ArtifactError(f"the release {release.id} is damaged: {stage} is not as it was made")
     inputs = {key: pipeline.artifact(key).content for key in ("graph", "questions")}
     limits = {**card.evaluation.model_dump(mode="json", exclude={"split", "passes"}), "encoder": card.encoder_name}
-    recipe = Recipe(ANSWERS, VERSION, limits, {**inputs, "explorer": explorer.content})
+    recipe = Recipe(ANSWERS, ANSWERS_VERSION, limits, {**inputs, "explorer": explorer.content})
 
     def write(folder: Path) -> None:
         from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
@@ -165,7 +167,7 @@ def judge(
     inputs = {"controls": controls.content, "questions": pipeline.artifact("questions").content}
     inputs["graph"] = pipeline.artifact("graph").content
     judged = section.model_dump(mode="json", exclude={"share", *CAPS})
-    recipe = Recipe(GATE, VERSION, {**judged, **ids}, inputs)
+    recipe = Recipe(GATE, GATE_VERSION, {**judged, **ids}, inputs)
 
     def work() -> StageOutcome:
         def find() -> dict[str, Any]:
@@ -180,7 +182,7 @@ def refuse(pipeline: Pipeline, champion: str | None, why: str) -> Judgement:
     """Refuse what was not finished, such as over a cap; the verdict is an artifact like any other."""
     inputs = {key: data.content for key in ("graph", "questions") if (data := pipeline.find(key))}
     ids = {"challenger": "", "champion": champion or ""}
-    recipe = Recipe(GATE, VERSION, {"refused": why, **ids}, inputs)
+    recipe = Recipe(GATE, GATE_VERSION, {"refused": why, **ids}, inputs)
     found = {"challenger": None, "champion": champion, "faults": [why], "warnings": [], "figures": {}, "rows": []}
     return Judgement.of(write_verdict(pipeline, recipe, lambda: found, ids))
 
@@ -215,7 +217,8 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
     if champion is not None:
         try:
             theirs = read_answers(pipeline, f"champion {champion.id}", champion)
-            limits = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
+            limits: Any = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
+            limits["relations"] = relation_groups(pipeline)
             rows, needed = judge_challenger(ours, theirs, **limits)
             for name in section.systems:
                 pair = [
@@ -251,6 +254,27 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
         faults += unfit
     ids = {"challenger": challenger.id, "champion": champion.id if champion else None}
     return {**ids, "faults": faults, "warnings": warnings, "figures": figures, "rows": [asdict(row) for row in rows]}
+
+
+def relation_groups(pipeline: Pipeline) -> dict[str, str]:
+    """Return question id -> relation group of the gate's questions, without those that no path leads to a gold of."""
+    from kgqa_core.graph.supervision import read_supervision, write_supervision
+
+    search = opening.search_graph(pipeline)
+    placed = search.place(gate_questions(pipeline))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Path(folder) / "paths.parquet"
+        limits: Any = {"max_hops": search.max_hops, "reenter_topic": search.reenter_topic}
+        write_supervision(search.graph, placed, paths, **limits)
+        found = read_supervision(paths, "best")
+    return {question: relation_group(rows[0].path) for question, rows in found.items() if rows[0].path}
+
+
+def relation_group(path: Sequence[str]) -> str:
+    """Return the group of a path of labels: its last relation, which is what was asked for, or Freebase's domain."""
+    relation = path[-1].removeprefix("^")
+    domain, *rest = relation.split(".")
+    return domain if len(rest) == FREEBASE_DOTS and "/" not in relation else relation
 
 
 def prefixed(row: Judged, system: str) -> Judged:
@@ -315,7 +339,8 @@ def render_verdict(found: dict[str, Any]) -> str:
     champion = f"champion {found['champion']}" if found["champion"] else "no champion yet"
     challenger = f"challenger {found['challenger']}" if found["challenger"] else "nothing was finished"
     lines = [f"**{'Refused' if found['faults'] else 'Passed'}**: {challenger}, {champion}.", ""]
-    lines += [f"- {fault}" for fault in found["faults"]] + [f"- Note: {warning}" for warning in found["warnings"]]
+    lines += [f"- {shown(fault)}" for fault in found["faults"]]
+    lines += [f"- Note: {shown(warning)}" for warning in found["warnings"]]
     if found["rows"]:
         lines += [
             "",
@@ -325,6 +350,11 @@ def render_verdict(found: dict[str, Any]) -> str:
     for row in found["rows"]:
         figures = f"{row['champion']:.2f} | {row['challenger']:.2f} | {row['difference']:+.2f} | {row['p']:.3f}"
         mark = "refused" if row["fault"] else ""
-        lines.append(f"| {row['where']} | {row['n']:,} | {row['metric']} | {figures} | {mark} |")
+        lines.append(f"| {shown(row['where'])} | {row['n']:,} | {row['metric']} | {figures} | {mark} |")
     lines += ["", *(f"- {name}: {value:,.2f}" for name, value in found["figures"].items())]
     return "\n".join(lines) + "\n"
+
+
+def shown(text: str) -> str:
+    """Return text that may hold labels of a graph, as Markdown in a table shows it; no label becomes HTML or a cell."""
+    return html.escape(text, quote=False).replace("|", "&#124;")

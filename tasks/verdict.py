@@ -7,22 +7,25 @@ method over all of them), and where it lost more than a margin, proven or not: s
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kgqa_core.evaluation.compare import ALPHA, holm, randomisation_test, scopes_of
-from kgqa_core.evaluation.metrics import Floats
+from kgqa_core.evaluation.metrics import Floats, Mask, group_by
 from kgqa_core.evaluation.runs import EvaluatedRun, require_comparable
 
 JUDGED = ("hits1", "f1")
 LOSS = 3.0  # points: a challenger that is worse by so much is to be refused nine times in ten
 SPREADS = 1.6  # standard errors from no loss to the margin, and from there to LOSS: by simulation
+CHANCE_SPREADS = 3.0  # standard errors: one of many small slices loses a slice's margin by chance alone
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One metric over all questions, or a slice of them; in percent."""
 
-    where: str  # "all", "hops 2", "answers 5-9"
+    where: str  # "all", "hops 2", "answers 5-9", "relation directed_by"
     n: int
     metric: str
     champion: float
@@ -33,31 +36,50 @@ class Judged:
 
 
 def judge_challenger(
-    challenger: EvaluatedRun, champion: EvaluatedRun, *, margin: float, slice_margin: float, min_slice: int
+    challenger: EvaluatedRun,
+    champion: EvaluatedRun,
+    *,
+    margin: float,
+    slice_margin: float,
+    min_slice: int,
+    relations: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Judged], int]:
     """Return the rows, the first two over all questions, and how many questions it takes (``num_needed``).
 
-    Margins are in points. Slices of less than ``min_slice`` questions are left out. Raises ``InputError`` where
-    questions or graphs differ.
+    Margins are in points. Slices of less than ``min_slice`` questions are left out. ``relations``: question id -> its
+    relation group; a question without one is in no such slice. Raises ``InputError`` where questions or graphs differ.
     """
     require_comparable([challenger, champion])
     ours, theirs = challenger.scores.values, champion.scores.values
     found = [
-        ("all" if by == "all" else f"{by} {bucket}", chosen, metric, ours[metric][chosen] - theirs[metric][chosen])
-        for by, bucket, chosen in scopes_of([challenger, champion])
-        if by == "all" or chosen.sum() >= min_slice
+        (where, chosen, metric, ours[metric][chosen] - theirs[metric][chosen])
+        for where, chosen in slices_of(challenger, champion, relations)
+        if where == "all" or chosen.sum() >= min_slice
         for metric in JUDGED
     ]
     corrected, rows = holm([p_no_worse(apart) for *_, apart in found]), []
     for (where, chosen, metric, apart), p in zip(found, corrected, strict=True):
-        mean, allowed, fault = float(apart.mean()), margin if where == "all" else slice_margin, ""
+        mean, fault = float(apart.mean()), ""
+        by_chance = CHANCE_SPREADS * float(apart.std()) / len(apart) ** 0.5
+        allowed = margin if where == "all" else max(slice_margin, by_chance)
         if p < ALPHA:
             fault = f"{metric} over {where} is significantly worse: {mean:+.2f} points, p {p:.4f}"
         elif mean < -allowed:
-            fault = f"{metric} over {where} lost {-mean:.2f} points; {allowed:g} are allowed"
+            fault = f"{metric} over {where} lost {-mean:.2f} points; {allowed:.3g} are allowed"
         means = float(theirs[metric][chosen].mean()), float(ours[metric][chosen].mean())
         rows.append(Judged(where, len(apart), metric, *means, mean, p, fault))
     return rows, max(num_needed(apart, margin) for *_, apart in found[: len(JUDGED)])
+
+
+def slices_of(
+    challenger: EvaluatedRun, champion: EvaluatedRun, relations: Mapping[str, str]
+) -> Iterator[tuple[str, Mask]]:
+    """Yield which questions [B] are judged together: all, by hops, by answers, and by relation group."""
+    for by, bucket, chosen in scopes_of([challenger, champion]):
+        yield "all" if by == "all" else f"{by} {bucket}", chosen
+    groups = [relations.get(question, "") for question in challenger.scores.question_ids]
+    for group, chosen in group_by(groups, sorted(set(groups) - {""})).items():
+        yield f"relation {group}", chosen
 
 
 def p_no_worse(differences: Floats) -> float:

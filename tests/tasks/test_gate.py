@@ -22,7 +22,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks import gate_probe
-from tasks.gate import GATE, Judgement, judge, score_control
+from tasks.gate import GATE, Judgement, judge, relation_group, render_verdict, score_control
 from tasks.release import Release, Releases
 from tests.conftest import Shared, open_run
 
@@ -143,6 +143,7 @@ def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     equal = judged(pipeline, release, release)
     assert not equal.faults
     assert "| all |" in equal.markdown
+    assert "| relation " in equal.markdown
     worse = made_worse(release, tmp_path / "worse")
     refused = judged(pipeline, worse, release, margin=1.4)  # other settings: both releases have one id here
     assert "is significantly worse" in refused.reason
@@ -151,6 +152,29 @@ def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     better = judged(pipeline, release, worse, margin=1.3)
     assert not any("over all" in fault for fault in better.faults)
     assert "gained +0.00 points; 0.5 are asked for" in judged(pipeline, release, release, min_gain=0.5).reason
+
+
+@pytest.mark.parametrize(
+    ("path", "group"),
+    [
+        (["^starred_actors", "directed_by"], "directed_by"),
+        (["^directed_by"], "directed_by"),
+        (["people.person.place_of_birth", "^film.actor.film"], "film"),
+        (["P31"], "P31"),
+        (["http://a.b.org/knows"], "http://a.b.org/knows"),
+    ],
+)
+def test_a_relation_group_is_the_last_relation_or_its_domain(path: list[str], group: str) -> None:
+    assert relation_group(path) == group
+
+
+def test_labels_of_a_graph_are_text_in_a_verdict() -> None:
+    row = {"where": "relation <b>a|b</b>", "n": 50, "metric": "f1", "p": 1.0, "fault": ""}
+    row |= {"champion": 1.0, "challenger": 1.0, "difference": 0.0}
+    ids = {"champion": "a", "challenger": "b"}
+    page = render_verdict({**ids, "faults": ["<i>x"], "warnings": [], "figures": {}, "rows": [row]})
+    assert "| relation &lt;b&gt;a&#124;b&lt;/b&gt; | 50 |" in page
+    assert "- &lt;i&gt;x" in page
 
 
 @pytest.mark.usefixtures("asked_here")

@@ -60,6 +60,32 @@ def test_a_slice_alone_can_refuse_and_a_small_one_cannot() -> None:
     assert {row.where for row in few} == {"all"}
 
 
+def test_a_relation_group_alone_can_refuse() -> None:
+    _, champion = draw_runs(1201, 0.1, 0.0, 0)
+    relations = {f"q{place}": "directed_by" if place % 20 == 0 else "starred_actors" for place in range(0, 1201, 2)}
+    lost = np.array([relations.get(one) == "directed_by" for one in champion.scores.question_ids])
+    assert lost.sum() == 61
+    worse, wide = worse_where(champion, lost), {"margin": 50.0, "slice_margin": 99.0}  # so that only a test refuses
+    rows = judge_challenger(worse, champion, min_slice=50, relations=relations, **wide)[0]
+    assert {row.where: row.n for row in rows if row.where.startswith("relation")} == {
+        "relation directed_by": 61,
+        "relation starred_actors": 540,  # 600 questions have no relation, and are in no such slice
+    }
+    refused = judge_challenger(worse, champion, min_slice=50, relations=relations, margin=50.0, slice_margin=10.0)[0]
+    assert {row.where for row in refused if row.fault} >= {"relation directed_by"}
+    assert not any("starred_actors" in fault for fault in faults(refused))
+    few = judge_challenger(worse, champion, min_slice=62, relations=relations, **wide)[0]
+    assert "relation directed_by" not in {row.where for row in few}
+
+
+def test_a_small_slice_that_lost_by_chance_does_not_refuse() -> None:
+    _, champion = draw_runs(1201, 0.1, 0.0, 0)
+    relations = {f"q{place}": "small" for place in range(0, 1201, 24)}
+    right = [place for place in range(0, 1201, 24) if champion.scores.values["hits1"][place] > 0][:6]
+    worse = worse_where(champion, np.isin(np.arange(1201), right))  # 6 of 51: 12 points, 2.6 standard errors
+    assert not faults(judge_challenger(worse, champion, **LIMITS, relations=relations)[0])
+
+
 def test_a_loss_that_nobody_can_prove_counts_by_the_margin() -> None:
     _, champion = draw_runs(101, 0.1, 0.0, 0)
     right = np.flatnonzero(champion.scores.values["hits1"] > 0)[:2]
