@@ -137,14 +137,19 @@ def test_the_number_of_paths_is_capped_evenly_over_the_plans(forty: Forty) -> No
     assert answered.answer.counts["num_plans_cut"] == 1  # the first has more
 
 
-@pytest.mark.parametrize(("mass", "followed"), [(1.0, 3), (0.95, 2), (0.5, 1)])
-@pytest.mark.parametrize("least", [-4.0, -60.0])
+LIKELY = (-0.1, -1.0, -4.0)  # 0.70, 0.28 and 0.01
+
+
+@pytest.mark.parametrize(
+    ("mass", "scores", "followed"),
+    [(1.0, LIKELY, 3), (0.95, LIKELY, 2), (0.5, LIKELY, 1), (1.0, (0.0, -60.0, -61.0), 3)],  # 1: all, however unlikely
+)
 def test_plans_are_followed_until_they_have_the_share_of_probability_that_is_asked(
-    forty: Forty, mass: float, followed: int, least: float
+    forty: Forty, mass: float, scores: tuple[float, ...], followed: int
 ) -> None:
     model = ScriptedModel(in_order=True)
     plans = ("<PATH>directed_by<SEP>born_in</PATH>", "<PATH>starred<SEP>born_in</PATH>", "<PATH>year</PATH>")
-    model.on("plan", "", *plans, scores=(-0.1, -1.0, least))  # 0.70, 0.28 and 0.01, or next to nothing
+    model.on("plan", "", *plans, scores=scores)
     model.on("reason", "", "Port Amber")
     answered = run(forty, "born", model, plan_mass=mass)
     ways = {path.split(" → ")[1] for path in shown_paths(answered.calls[1].prompt)}
