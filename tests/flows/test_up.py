@@ -89,13 +89,11 @@ class Up:
                 with urllib.request.urlopen(request, timeout=30) as response:
                     return json.load(response)
             except urllib.error.HTTPError as problem:
-                if (
-                    problem.code != 503 or not left
-                ):  # SQLite is locked for a moment; Prefect's own client asks again, too
+                if problem.code != 503 or not left:  # a locked SQLite: Prefect's own client asks again, too
                     raise
                 time.sleep(0.5)
             except TimeoutError:  # as long as SQLite is locked for longer; what is only read may be asked again
-                if data is not None or not left:
+                if not left or not (data is None or what.endswith("/filter")):
                     raise
 
     def trigger(self, deployment: str = "retrain/nightly") -> str:
