@@ -24,7 +24,7 @@ class StandIn(Keeper):
     def __init__(self, home: Path, **run: Any) -> None:
         known = {name: "x" for name in ("token", "host", "prefect", "mlflow", "deployments")}
         super().__init__(Services(home=str(home), own=(), pools=("kgqa-cpu",), **known))
-        self.runs = [{"id": "r1", "name": "drill", "state": {"id": "s1", "timestamp": "2001-01-01T00:00:00Z"}, **run}]
+        self.runs = [{"id": "r1", "name": "drill", "state": {"id": "s1", "type": "PENDING"}, **run}]
         self.scheduled: list[str] = []
 
     def _ask(self, what: str, body: Any) -> Any:
@@ -57,8 +57,19 @@ def test_a_run_in_a_new_state_begins_to_wait_anew(tmp_path: Path, clock: SimpleN
     kept = StandIn(tmp_path, infrastructure_pid=None)
     kept.end_lost_runs()
     clock.now += PENDING_SECONDS + 1
-    kept.runs[0]["state"] = {"id": "s2", "timestamp": "2001-01-01T00:00:00Z"}
+    kept.runs[0]["state"] = {"id": "s2", "type": "PENDING"}
     kept.end_lost_runs()
+    assert kept.scheduled == []
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "CANCELLING"])
+def test_a_run_at_work_whose_process_was_not_noted_is_not_started_a_second_time(
+    tmp_path: Path, clock: SimpleNamespace, state: str
+) -> None:
+    kept = StandIn(tmp_path, infrastructure_pid=None, state={"id": "s1", "type": state})
+    for _ in range(3):
+        kept.end_lost_runs()
+        clock.now += PENDING_SECONDS
     assert kept.scheduled == []
 
 
