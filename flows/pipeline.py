@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from prefect import flow
@@ -29,7 +29,7 @@ from tasks.logs import OURS
 from tasks.outbox import OpenNote, end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import StageTasks, dataset_lock, mark_crashed, train_in_pool, write_results_artifact
+from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool, write_results_artifact
 from tasks.sweep_points import SweepPoint, join_repetitions, read_sweep
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
@@ -69,7 +69,13 @@ def run_name(config: str, started: float) -> str:
     return f"{config} {time.strftime('%Y-%m-%d %H:%M', time.localtime(started))}"
 
 
-def make(
+def make(config: RunConfig | Path, *wanted: str, **how: Any) -> RunSummary:
+    """Make stages as ``make_stages_of`` does, as the one process of this run."""
+    with only_process(given(config).runtime.home, str(flow_run.id)):
+        return make_stages_of(config, *wanted, **how)
+
+
+def make_stages_of(
     config: RunConfig | Path,
     *wanted: str,
     accept: bool = False,
@@ -227,12 +233,13 @@ def retrain(
     """
     run = given(config)
     with ExitStack() as stack:
+        stack.enter_context(only_process(run.runtime.home, str(flow_run.id)))
         if when_busy:
             try:
                 stack.enter_context(dataset_lock(run.runtime.home, run.dataset.name, wait=when_busy == "wait"))
             except KgqaError as problem:
                 return Cancelled(message=str(problem))  # type: ignore[return-value]  # Prefect takes it for the end
-        return make(config, tracked=True, judged=True, train_on=train_on)
+        return make_stages_of(config, tracked=True, judged=True, train_on=train_on)
 
 
 def describe_run(config: RunConfig) -> FlowRun:

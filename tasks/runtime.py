@@ -202,6 +202,27 @@ def dataset_lock(home: Path, dataset: str, *, wait: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def only_process(home: Path, run_id: str) -> Iterator[None]:
+    """Be the one process of a flow run. Prefect may start a run twice; its second process ends here, and sets no state.
+
+    Raises Prefect's ``Abort``.
+    """
+    from prefect.exceptions import Abort
+
+    path = home / "run" / "flows" / f"{run_id}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive_lock(path, timeout=0))
+        except KgqaError:
+            raise Abort(f"this run is at work in another process: {path.read_text(encoding='utf-8').strip()}") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
 def train_in_pool(config: Path, pool: str, counts_for: str | None = None) -> None:
     """Let a worker of another pool train a run's explorers, in this home; without a live one, warn and do nothing.
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import Abort
 from typer.testing import CliRunner
 
 from flows.cli import app
 from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import process_started, running_server, services_file
 from tasks.mlflow_store import tracking_uri
-from tasks.runtime import dataset_lock
+from tasks.runtime import dataset_lock, only_process
 from tasks.services import TOKEN, Services, Started, down, end_others, plan_services, read_services, up
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -126,4 +127,14 @@ def test_of_two_runs_of_a_dataset_the_second_waits_or_does_not_begin(tmp_path: P
         with dataset_lock(tmp_path, "other", wait=False):
             pass
     with dataset_lock(tmp_path, "a/b", wait=False):
+        pass
+
+
+def test_the_second_process_of_one_run_ends_without_a_state(tmp_path: Path) -> None:
+    with only_process(tmp_path, "r1"):
+        with pytest.raises(Abort, match="at work in another process"), only_process(tmp_path, "r1"):
+            pass
+        with only_process(tmp_path, "r2"):
+            pass
+    with only_process(tmp_path, "r1"):  # one that ended may be run again
         pass
