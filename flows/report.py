@@ -40,11 +40,11 @@ CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_pro
 JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict")  # what verdicts read
 FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
-    "not searched": "the model answered from memory, without the graph",
     "not reached": "no path of the graph leads from what the question names to an answer",
     "not planned": "the plans that were followed lead past it",
     "pruned": "a path leads there, and the search left it",
     "not chosen": "it was among the candidates, and something else was given",
+    "not searched": "the system reads no graph",  # last: saved links name a reason by its place
 }
 
 

@@ -129,7 +129,7 @@ class GateSection(Section):
     systems: Annotated[tuple[str, ...], Field(strict=False)] = ()  # rows of the comparison that are judged as well
     share: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the questions that are not for testing: the gate's own split
     margin: Annotated[float, Field(gt=0, lt=3)] = 1.5  # lost at most, over all questions, where it may be chance
-    slice_margin: Annotated[float, Field(gt=0)] = 10.0  # and in any slice
+    slice_margin: Annotated[float, Field(gt=0)] = 10.0  # and in a slice; more where chance alone loses more
     min_slice: Annotated[int, Field(ge=1)] = 50  # questions of a slice that is judged
     min_gain: Annotated[float, Field(ge=0)] = 0.0  # of Hits@1 over the champion; 0: none is asked for
     min_lift: float = 0.0  # of Hits@1 over the template control: it has to be more than this

@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
 from kgqa_core.evaluation.metrics import score_outcomes
 from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
+from kgqa_core.graph.kg import read_step
 from kgqa_core.run import open as opening
 from kgqa_core.run.ensure import Worker, ensure, work_here
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
@@ -35,12 +37,12 @@ from tasks.verdict import LOSS, Judged, judge_challenger
 if TYPE_CHECKING:
     from kgqa_core.types import Question
 
-GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 2, "gate-answers", 1  # the stages, and their versions
+GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 3, "gate-answers", 1  # the stages, and their versions
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
 CHUNK = 1024  # questions that are answered at once
 NUM_ASKED = 20  # questions that a fresh process answers
 CAPS = ("max_cpu_hours", "max_gpu_hours", "max_calls")  # settings that no verdict depends on
-FREEBASE_DOTS = 2  # film.actor.film: domain, type, property
+FREEBASE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+){2}")  # film.actor.film: domain, type, property
 LOAD_SECONDS = 300.0  # that a fresh process may take to start
 ERROR_CHARACTERS = 500
 
@@ -215,10 +217,10 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
     figures, faults, warnings = dict[str, float](), list[str](), list[str]()
     rows: list[Judged] = []
     if champion is not None:
+        limits: Any = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
+        limits["relations"] = relation_groups(pipeline)
         try:
             theirs = read_answers(pipeline, f"champion {champion.id}", champion)
-            limits: Any = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
-            limits["relations"] = relation_groups(pipeline)
             rows, needed = judge_challenger(ours, theirs, **limits)
             for name in section.systems:
                 pair = [
@@ -261,10 +263,11 @@ def relation_groups(pipeline: Pipeline) -> dict[str, str]:
     from kgqa_core.graph.supervision import read_supervision, write_supervision
 
     search = opening.search_graph(pipeline)
-    placed = search.place(gate_questions(pipeline))
+    placed = list(search.place(gate_questions(pipeline)))
     with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder) / "paths.parquet"
         limits: Any = {"max_hops": search.max_hops, "reenter_topic": search.reenter_topic}
+        limits["progress"] = lambda done: pipeline.progress("relation groups", done, len(placed))
         write_supervision(search.graph, placed, paths, **limits)
         found = read_supervision(paths, "best")
     return {question: relation_group(rows[0].path) for question, rows in found.items() if rows[0].path}
@@ -272,9 +275,8 @@ def relation_groups(pipeline: Pipeline) -> dict[str, str]:
 
 def relation_group(path: Sequence[str]) -> str:
     """Return the group of a path of labels: its last relation, which is what was asked for, or Freebase's domain."""
-    relation = path[-1].removeprefix("^")
-    domain, *rest = relation.split(".")
-    return domain if len(rest) == FREEBASE_DOTS and "/" not in relation else relation
+    relation, _ = read_step(path[-1])
+    return relation.partition(".")[0] if FREEBASE.fullmatch(relation) else relation
 
 
 def prefixed(row: Judged, system: str) -> Judged:
@@ -344,11 +346,12 @@ def render_verdict(found: dict[str, Any]) -> str:
     if found["rows"]:
         lines += [
             "",
-            "| questions | n | metric | champion | challenger | difference | p | |",
-            "|---|---:|---|" + "---:|" * 5,
+            "| questions | n | metric | champion | challenger | difference | may lose | p | |",
+            "|---|---:|---|" + "---:|" * 6,
         ]
     for row in found["rows"]:
-        figures = f"{row['champion']:.2f} | {row['challenger']:.2f} | {row['difference']:+.2f} | {row['p']:.3f}"
+        figures = f"{row['champion']:.2f} | {row['challenger']:.2f} | {row['difference']:+.2f}"
+        figures += f" | {row['allowed']:.2f} | {row['p']:.3f}"
         mark = "refused" if row["fault"] else ""
         lines.append(f"| {shown(row['where'])} | {row['n']:,} | {row['metric']} | {figures} | {mark} |")
     lines += ["", *(f"- {name}: {value:,.2f}" for name, value in found["figures"].items())]
@@ -356,5 +359,5 @@ def render_verdict(found: dict[str, Any]) -> str:
 
 
 def shown(text: str) -> str:
-    """Return text that may hold labels of a graph, as Markdown in a table shows it; no label becomes HTML or a cell."""
-    return html.escape(text, quote=False).replace("|", "&#124;")
+    """Return text that may hold labels, as Markdown in a table shows it: none becomes HTML, a link or a cell."""
+    return html.escape(text, quote=False).replace("|", "&#124;").replace("[", "&#91;")

@@ -1,7 +1,8 @@
 """May a challenger take the champion's place? Their answers to the same questions decide, on the whole and by slices.
 
 It is refused where it is significantly worse in Hits@1 or F1 (one-sided paired randomisation tests at 5 %, by Holm's
-method over all of them), and where it lost more than a margin, proven or not: small losses add up over retrainings.
+method over the two of all questions, and apart from them over those of slices: many slices must not hide a loss on the
+whole), and where it lost more than a margin, proven or not: small losses add up over retrainings.
 ``python -m benchmarks gate`` shows by simulation how often an equal challenger passes, and a worse one is refused.
 """
 
@@ -31,7 +32,8 @@ class Judged:
     champion: float
     challenger: float
     difference: float  # challenger - champion
-    p: float  # one-sided, that it is no worse; corrected for the number of rows
+    allowed: float  # what it may lose, proven or not
+    p: float  # one-sided, that it is no worse; corrected for the number of rows of its kind: all, or slices
     fault: str  # why this refuses the challenger; empty where it does not
 
 
@@ -57,7 +59,8 @@ def judge_challenger(
         if where == "all" or chosen.sum() >= min_slice
         for metric in JUDGED
     ]
-    corrected, rows = holm([p_no_worse(apart) for *_, apart in found]), []
+    alone, rows = [p_no_worse(apart) for *_, apart in found], []
+    corrected = [*holm(alone[: len(JUDGED)]), *holm(alone[len(JUDGED) :])]
     for (where, chosen, metric, apart), p in zip(found, corrected, strict=True):
         mean, fault = float(apart.mean()), ""
         by_chance = CHANCE_SPREADS * float(apart.std()) / len(apart) ** 0.5
@@ -67,7 +70,7 @@ def judge_challenger(
         elif mean < -allowed:
             fault = f"{metric} over {where} lost {-mean:.2f} points; {allowed:.3g} are allowed"
         means = float(theirs[metric][chosen].mean()), float(ours[metric][chosen].mean())
-        rows.append(Judged(where, len(apart), metric, *means, mean, p, fault))
+        rows.append(Judged(where, len(apart), metric, *means, mean, allowed, p, fault))
     return rows, max(num_needed(apart, margin) for *_, apart in found[: len(JUDGED)])
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kgqa_core.errors import InputError
 from kgqa_core.types import Prediction, Question, check_ranking
 
 Mask = npt.NDArray[np.bool_]
@@ -103,7 +104,7 @@ def group_by(names: Sequence[str], order: Sequence[str]) -> dict[str, Mask]:
 def score_predictions(questions: Sequence[Question], predictions: Iterable[Prediction]) -> QuestionScores:
     """Score ``predictions``, one per question and in the order of ``questions``.
 
-    An empty prediction counts 0 in every metric. Raises ``InputError`` as ``check_ranking`` does.
+    An empty prediction counts 0 in every metric. Raises ``InputError`` as ``check_ranking`` and ``pair_outcome`` do.
     """
     return score_outcomes([pair_outcome(*pair) for pair in zip(questions, predictions, strict=True)])
 
@@ -119,7 +120,9 @@ def join_scores(parts: Sequence[QuestionScores]) -> QuestionScores:
 
 
 def pair_outcome(question: Question, given: Prediction) -> Outcome:
-    """Put one question beside its prediction."""
+    """Put one question beside its prediction. Raises ``InputError`` where it answers another question."""
+    if given.question_id != question.id:
+        raise InputError(f"the prediction for question {given.question_id!r} stands in place of {question.id!r}'s")
     golds, answers, evident = frozenset(question.answers), frozenset(given.answers), tuple(map(bool, given.paths))
     answered = (given.candidates, given.scores, answers, given.covered, evident)
     return Outcome(question.id, question.hops, golds, *answered, question.claim, given.verdict, question.verdict)

@@ -324,3 +324,9 @@ def test_authors_printed_figures_are_reproduced_to_the_last_digit() -> None:
         assert ours["n"] == 1628
         assert ours["strict"]["hits1"] < ours["rog"]["hit1"]
         assert ours["strict"]["f1"] < ours["rog"]["f1"]
+
+
+def test_a_prediction_for_another_question_is_an_error_and_no_low_score() -> None:
+    asked = [ask(1, id="a"), ask(2, id="b")]
+    with pytest.raises(InputError, match="question 'b' stands in place of 'a'"):
+        score_predictions(asked, [reply({2: 1.0}, id="b"), reply({1: 1.0}, id="a")])

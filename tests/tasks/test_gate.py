@@ -161,6 +161,7 @@ def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
         (["^directed_by"], "directed_by"),
         (["people.person.place_of_birth", "^film.actor.film"], "film"),
         (["P31"], "P31"),
+        (["A Company.Ltd.Owner"], "A Company.Ltd.Owner"),
         (["http://a.b.org/knows"], "http://a.b.org/knows"),
     ],
 )
@@ -169,11 +170,11 @@ def test_a_relation_group_is_the_last_relation_or_its_domain(path: list[str], gr
 
 
 def test_labels_of_a_graph_are_text_in_a_verdict() -> None:
-    row = {"where": "relation <b>a|b</b>", "n": 50, "metric": "f1", "p": 1.0, "fault": ""}
-    row |= {"champion": 1.0, "challenger": 1.0, "difference": 0.0}
+    row = {"where": "relation <b>a|b</b>[c](d)", "n": 50, "metric": "f1", "p": 1.0, "fault": ""}
+    row |= {"champion": 1.0, "challenger": 1.0, "difference": 0.0, "allowed": 10.0}
     ids = {"champion": "a", "challenger": "b"}
     page = render_verdict({**ids, "faults": ["<i>x"], "warnings": [], "figures": {}, "rows": [row]})
-    assert "| relation &lt;b&gt;a&#124;b&lt;/b&gt; | 50 |" in page
+    assert "| relation &lt;b&gt;a&#124;b&lt;/b&gt;&#91;c](d) | 50 |" in page
     assert "- &lt;i&gt;x" in page
 
 

@@ -287,6 +287,6 @@ def answer_chunk(chunk: Chunk) -> int:
 
 STAGES = (
     Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage("system", 10, "evaluate system", _system_specs, answer_questions),
+    Stage("system", 11, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
 )
