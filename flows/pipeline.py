@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Concatenate, Literal, ParamSpec
 
 import yaml
 from prefect import flow
@@ -33,6 +35,7 @@ from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, 
 from tasks.sweep_points import SweepPoint, join_repetitions, read_sweep
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
+P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 
 TRAINING = ("explorer",)  # what the flow train_explorer makes, in a pool of GPUs perhaps: it has a retraining's caps
@@ -69,13 +72,20 @@ def run_name(config: str, started: float) -> str:
     return f"{config} {time.strftime('%Y-%m-%d %H:%M', time.localtime(started))}"
 
 
-def make(config: RunConfig | Path, *wanted: str, **how: Any) -> RunSummary:
-    """Make stages as ``make_stages_of`` does, as the one process of this run."""
-    with only_process(given(config).runtime.home, str(flow_run.id)):
-        return make_stages_of(config, *wanted, **how)
+def by_one_process(
+    work: Callable[Concatenate[RunConfig | Path, P], RunSummary],
+) -> Callable[Concatenate[RunConfig | Path, P], RunSummary]:
+    """Return a flow's function that works in one process of its run only, should Prefect start the run twice."""
+
+    @wraps(work)
+    def alone(config: RunConfig | Path, *args: P.args, **kwargs: P.kwargs) -> RunSummary:
+        with only_process(given(config).runtime.home, str(flow_run.id)):
+            return work(config, *args, **kwargs)
+
+    return alone
 
 
-def make_stages_of(
+def make(
     config: RunConfig | Path,
     *wanted: str,
     accept: bool = False,
@@ -169,30 +179,35 @@ def show_results(name: str, shown: Published | None, markdown: str, **how: str) 
 
 
 @flow(name="make_stages", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def make_stages(config: RunConfig | Path, keys: tuple[str, ...]) -> RunSummary:
     """Make some stages, by their keys, and what they read: what a command lacks. A later run tells MLflow of them."""
     return make(config, *keys)
 
 
 @flow(name="build_graph", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def build_graph(config: RunConfig | Path, accept: bool = False) -> RunSummary:
     """Build graph shards and linked questions; ``accept``: whatever changed since the last build."""
     return make(config, "questions", accept=accept)
 
 
 @flow(name="encode", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def encode(config: RunConfig | Path) -> RunSummary:
     """Encode the distinct masked texts and the relations."""
     return make(config, "encodings")
 
 
 @flow(name="train_explorer", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def train_explorer(config: RunConfig | Path, counts_for: str | None = None) -> RunSummary:
     """Train one explorer per seed; ``counts_for``: the retraining that calls this, whose caps hold for both."""
     return make(config, *TRAINING, counts_for=counts_for)
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def evaluate(config: RunConfig | Path) -> RunSummary:
     """Score the explorers beside their controls; a run with systems puts those side by side, and tells MLflow."""
     compares = open_pipeline(config).config.systems is not None
@@ -200,6 +215,7 @@ def evaluate(config: RunConfig | Path) -> RunSummary:
 
 
 @flow(name="train_reasoner", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def train_reasoner(config: RunConfig | Path) -> RunSummary:
     """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
     run = open_pipeline(config).config
@@ -222,6 +238,7 @@ def evaluate_all(configs: list[Path]) -> None:
 
 
 @flow(name="retrain", flow_run_name=name_run, persist_result=False)
+@by_one_process
 def retrain(
     config: RunConfig | Path, when_busy: Literal["wait", "cancel"] | None = None, train_on: str | None = None
 ) -> RunSummary:
@@ -233,13 +250,12 @@ def retrain(
     """
     run = given(config)
     with ExitStack() as stack:
-        stack.enter_context(only_process(run.runtime.home, str(flow_run.id)))
         if when_busy:
             try:
                 stack.enter_context(dataset_lock(run.runtime.home, run.dataset.name, wait=when_busy == "wait"))
             except KgqaError as problem:
                 return Cancelled(message=str(problem))  # type: ignore[return-value]  # Prefect takes it for the end
-        return make_stages_of(config, tracked=True, judged=True, train_on=train_on)
+        return make(config, tracked=True, judged=True, train_on=train_on)
 
 
 def describe_run(config: RunConfig) -> FlowRun:

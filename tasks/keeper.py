@@ -201,9 +201,12 @@ class Keeper:
                 continue  # of another machine, perhaps: its processes cannot be seen from here
             wanted = {"work_pools": {"name": {"any_": [pool]}}, "flow_runs": {"state": {"type": {"any_": GOING_ON}}}}
             for run in self._ask("flow_runs/filter", wanted):
-                pid, pending = run["infrastructure_pid"], run["state"]["type"] == "PENDING"
-                if pending if not pid else pid.isdigit() and not is_ours(self.services, int(pid)):
-                    yield run  # one that runs without a number is at work: Prefect could not note which process
+                if pid := run["infrastructure_pid"]:
+                    lost = pid.isdigit() and not is_ours(self.services, int(pid))
+                else:  # one that runs is at work, and Prefect could not note in which process
+                    lost = run["state"]["type"] == "PENDING"
+                if lost:
+                    yield run
 
     def _ask(self, what: str, body: Any) -> Any:
         """POST to Prefect's API."""

@@ -206,21 +206,24 @@ def dataset_lock(home: Path, dataset: str, *, wait: bool) -> Iterator[None]:
 def only_process(home: Path, run_id: str) -> Iterator[None]:
     """Be the one process of a flow run. Prefect may start a run twice; its second process ends here, and sets no state.
 
-    Raises Prefect's ``Abort``.
+    Raises Prefect's ``Abort``. A disk that takes no lock is a warning.
     """
     from prefect.exceptions import Abort
 
     path = home / "run" / "flows" / f"{run_id}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive_lock(path, timeout=0))
+        except OSError as problem:
+            _log.warning("a second process of this run would not be noticed: %s", problem)
         except KgqaError:
             raise Abort(f"this run is at work in another process: {path.read_text(encoding='utf-8').strip()}") from None
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def train_in_pool(config: Path, pool: str, counts_for: str | None = None) -> None:

@@ -6,10 +6,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Abort
+from prefect.flow_engine import run_flow
 
 from benchmarks.drills.__main__ import kills, sigterm
 from benchmarks.drills.runs import CONF
-from tasks.runtime import dataset_lock, train_in_pool
+from tasks.runtime import dataset_lock, only_process, train_in_pool
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +40,22 @@ def test_while_a_dataset_is_busy_a_second_retraining_is_cancelled_where_that_is_
         state = retrain(CONF, when_busy="cancel", return_state=True)
     assert state.is_cancelled()
     assert "another run of the dataset drill is at work" in str(state.message)
+    assert not (own_home / "artifacts").exists()
+
+
+def test_a_second_process_of_a_run_that_is_at_work_ends_and_leaves_its_state(
+    own_home: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    from flows.pipeline import retrain
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(retrain, parameters={"config": CONF, "when_busy": "wait"})
+        with only_process(own_home, str(run.id)), pytest.raises(Abort, match="at work in another process"):
+            run_flow(retrain, flow_run=run, parameters={"config": CONF, "when_busy": "wait"})
+        state = client.read_flow_run(run.id).state
+    assert state is not None
+    assert state.is_running()
     assert not (own_home / "artifacts").exists()
 
 
