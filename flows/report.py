@@ -220,6 +220,10 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
     hops, golds, texts = list[int | None](), list[int](), list[str]()
     num_chunks = -(-len(ids) // CHUNK)
     explored = beside.explore(worth_exploring(shown, ids)) if beside.explore else {}
+    for id, found in explored.items():
+        if more := found.pop("more", None):  # read when somebody asks for it
+            found["more"] = f"w{ids.index(id):05}"
+            yield found["more"], more
     for chunk in range(num_chunks):
         slices = [run.table.slice(chunk * CHUNK, CHUNK).to_pylist() for run in shown]
         calls = [run.calls_of(ids[chunk * CHUNK], ids[min(len(ids), (chunk + 1) * CHUNK) - 1]) for run in shown]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
-from flows.report import MOST_SINGLE, Beside, build
+from flows.report import MOST_SINGLE, Beside, build, packed
 from kgqa_core.artifacts import read_artifact
 from kgqa_core.run.stages.systems import COMPARISON
 from tasks.garbage import HISTORY
@@ -37,6 +37,7 @@ MOST_KEPT = 20_000  # answers, questions x systems, of which every run leaves a 
 MOST_REJECTS = 200  # lines shown of those that were not used
 MOST_POINTS = 200  # of one curve
 MOST_EDGES = 200  # drawn of what was explored for one question
+MOST_ASKED = 1_000  # drawn when a reader asks for more
 
 
 def answered(pipeline: Pipeline) -> list[tuple[str, Path]]:
@@ -243,6 +244,7 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
 
     ``edges``: head, relation, tail, step from 1, and attention (Eq. 1) in percent, the strongest first at each step,
     from nodes that are drawn themselves; ``nodes``: probability in percent of what is drawn; ``num_edges`` of all.
+    ``more``: where not all are drawn, the same with up to ``MOST_ASKED`` edges, packed.
     """
     if pipeline.config.explorer is None or "subgraphs" in pipeline.specs or not ids:
         return {}
@@ -272,7 +274,12 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
         probability = np.exp(one.log_probability(len(batch)).cpu().numpy())
         for place, row in enumerate(rows.tolist()):
             barred = set() if card.reenter_topic else set(questions[row].topics)
-            found[questions[row].id] = walked(one, place, questions[row], graph, probability, barred)
+            pick = partial(walked, one, place, questions[row], graph, probability, barred)
+            drawn = found[questions[row].id] = pick(most=MOST_EDGES)
+            if drawn["num_edges"] > len(drawn["edges"]) and len((more := pick(most=MOST_ASKED))["edges"]) > len(
+                drawn["edges"]
+            ):
+                drawn["more"] = packed(more)
     return found
 
 
@@ -283,10 +290,15 @@ def walked(
     graph: KnowledgeGraph,
     probability: np.ndarray,
     barred: Set[int],
+    *,
+    most: int,
 ) -> dict[str, Any]:
-    """Return the edges and nodes of one question of a batch, as ``explored`` does; none arrives at ``barred``."""
+    """Return at most ``most`` edges of one question of a batch, and their nodes, as ``explored`` does.
+
+    Each step has the same share of them; none arrives at ``barred``.
+    """
     shown, edges, total = set(question.topics), dict[tuple[int, int, int], tuple[int, float]](), 0
-    most = MOST_EDGES // max(len(found.traces), 1)
+    most //= max(len(found.traces), 1)
     for step, trace in enumerate(found.traces, 1):
         begin, end = np.searchsorted(trace.nodes.question, [place, place + 1])
         groups: list[tuple[float, int, int, int]] = []

@@ -312,6 +312,13 @@
   function walked(one) {
     const found = one.explored;
     if (!found || !found.edges.length) return null;
+    const box = h("details", { ontoggle: () => { if (box.open && box.children.length === 1) box.append(...walk(one, found, box)); } },
+      h("summary", {}, `What the explorer walked: ${found.num_edges.toLocaleString("en")} triples`));
+    return box;
+  }
+
+  // The drawing and the table of what was walked, with a button that asks for more than is drawn at first.
+  function walk(one, found, box) {
     const depth = new Map(), lines = found.edges.map(([head, relation, tail, step, attention]) => ({ head, relation, tail, step, attention, said: `step ${step}, attention ${attention} %`, weight: attention }));
     for (const { head, tail, step } of lines) {
       const [near, far] = depth.has(head) && depth.get(head) < step ? [head, tail] : depth.has(tail) && depth.get(tail) < step ? [tail, head] : [head, tail];
@@ -320,11 +327,12 @@
     }
     const said = `${lines.length} of ${found.num_edges.toLocaleString("en")} triples that the explorer walked; the more attention, the stronger the line; the more probable, the larger the dot`;
     const rows = lines.map(({ head, relation, tail, step, attention }) => [head, relation, tail, String(step), attention.toFixed(1)]);
-    const box = h("details", { ontoggle: () => {
-      if (box.open && box.children.length === 1) box.append(layered(lines, depth, one, found.nodes, said),
-        table({ title: "The same as a table", header: ["head", "relation", "tail", "step", "attention, %"], rows, figures_from: 3 }, "walked"));
-    } }, h("summary", {}, `What the explorer walked: ${found.num_edges.toLocaleString("en")} triples`));
-    return box;
+    const more = found.more && h("button", { type: "button", class: "more", onclick: () => load(found.more).then(whole => {
+      box.replaceChildren(box.firstChild, ...walk(one, whole, box));
+      box.firstChild.focus();
+    }, error => more.replaceWith(h("p", { role: "alert" }, error.message))) }, "Draw more of them");
+    return [layered(lines, depth, one, found.nodes, said), more,
+      table({ title: "The same as a table", header: ["head", "relation", "tail", "step", "attention, %"], rows, figures_from: 3 }, "walked")].filter(Boolean);
   }
 
   // A drawing in layers: nodes by their depth, lines between them.

@@ -197,6 +197,7 @@ def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_expl
 ) -> None:
     for module in ("cli_report", "cli_compare"):
         monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
+    monkeypatch.setattr("flows.report_about.MOST_EDGES", 6)
     folder = build_report([str(tmp_path / "places.yaml")], tmp_path / "report").parent
     about, graph = data(folder, "about"), graph_of(compared)
     assert "Graph" in [table["title"] for table in about["tables"]]
@@ -209,7 +210,9 @@ def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_expl
     }
     shown = {one["id"]: one["explored"] for one in data(folder, "q0000")["questions"]}
     answered, system = {one.id: one for one in read_with_hops(compared, "test")}, open_system(compared)
-    for id, found in shown.items():
+    wider = {id: data(folder, found["more"]) for id, found in shown.items() if "more" in found}
+    assert wider and all(len(shown[id]["edges"]) < len(found["edges"]) for id, found in wider.items())
+    for id, found in [*shown.items(), *wider.items()]:
         names, reached = {graph.name_of(topic) for topic in answered[id].topics}, set[str]()
         for head, relation, tail, step, attention in found["edges"]:
             assert (head, relation, tail) in stored and 0 <= attention <= 100 and 1 <= step <= 3
