@@ -84,7 +84,7 @@ def init(
       kgqa run my.yaml
     """
     from kgqa_core.errors import ConfigError
-    from kgqa_core.graph.formats import require_file
+    from kgqa_core.graph.input_files import require_file
 
     if out.exists() and not force:
         raise ConfigError(f"{out} is there already: give --force to write it anew, or --out another name")
@@ -148,7 +148,7 @@ def graph_format(path: Path) -> str:
 
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     last = suffixes[-1] if suffixes else ""
-    from kgqa_core.graph.formats import require_file
+    from kgqa_core.graph.input_files import require_file
     from kgqa_core.profiles import SYNTAXES
 
     if last in SUFFIXES or last in SYNTAXES:

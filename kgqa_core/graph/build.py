@@ -28,8 +28,8 @@ from kgqa_core.config_base import Layout
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import formats
 from kgqa_core.graph.csr import build_csr, write_csr
-from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format, require_file
-from kgqa_core.graph.input_files import check_rejects, collect_rejects, write_rejects
+from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format
+from kgqa_core.graph.input_files import check_rejects, collect_rejects, require_file, write_rejects
 from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 BATCH_ROWS = 131_072

@@ -24,8 +24,16 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import GRAPH_FORMATS, Layout, open_entry
-from kgqa_core.errors import InputError, nearest_beside, shorten
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, records_table, unpack
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.graph.input_files import (
+    BYTE_ORDER_MARK,
+    MAX_REJECT_TEXT,
+    NOT_UTF8,
+    TRUNCATED,
+    end_line,
+    records_table,
+    unpack,
+)
 from kgqa_core.types import Reject
 
 TRIPLE_COLUMNS = ("head", "relation", "tail")
@@ -99,8 +107,7 @@ def line_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterato
         start = 0
         while start < size:
             file.seek(min(start + chunk_bytes, size))
-            file.readline()  # on to the end of the line that the cut fell into
-            end = file.tell()
+            end = end_line(file, path)  # of the line that the cut fell into
             yield start, end
             start = end
 
@@ -180,15 +187,6 @@ def listed_part(part: Path) -> Path:
     Its rows are (label, null) of entities, with or without a triple, and (label, name) of whatever a name is given for.
     """
     return part.with_suffix(".listed.parquet")
-
-
-def require_file(path: Path, *, what: str) -> None:
-    """Raise InputError, naming the nearest file beside it, unless ``path`` is a file. ``what``: "graph file", say."""
-    if path.is_dir():
-        raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
-    if not path.is_file():
-        hint = nearest_beside(path) if path.parent.is_dir() else f"; its folder {path.parent} does not exist either"
-        raise InputError(f"{what}: {path} does not exist. Check the path in the run's configuration{hint}")
 
 
 # ------ Lines.

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.graph import nsm
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, GraphFormat, require_file
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, GraphFormat
+from kgqa_core.graph.input_files import require_file
 
 NO_PATHS = "neither field paths nor paths in field input"
 BAD_ANSWERS = "fields answers and ground_truth: not lists of names"

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from isal import igzip, isal_zlib
 
 from kgqa_core import schemas
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import InputError, nearest_beside, shorten
 from kgqa_core.profiles import SYNTAXES
 
 if TYPE_CHECKING:
@@ -57,12 +57,31 @@ def open_maybe_gzip(file: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
         ) from error
 
 
+def require_file(path: Path, *, what: str) -> None:
+    """Raise InputError, naming the nearest file beside it, unless ``path`` is a file. ``what``: "graph file", say."""
+    if path.is_dir():
+        raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
+    if not path.is_file():
+        hint = nearest_beside(path) if path.parent.is_dir() else f"; its folder {path.parent} does not exist either"
+        raise InputError(f"{what}: {path} does not exist. Check the path in the run's configuration{hint}")
+
+
 def unpack(path: Path, folder: Path) -> Path:
     """Write the text of a gzip into ``folder``, under its name without .gz, and return where; errors as above."""
     plain = folder / path.stem
     with path.open("rb") as file, open_maybe_gzip(file, is_gzip=True) as packed, plain.open("wb") as out:
         shutil.copyfileobj(packed, out, COPY_BYTES)
     return plain
+
+
+def end_line(file: IO[bytes], path: Path) -> int:
+    """Read on to the end of a line and return its byte; raise InputError where MAX_LINE_BYTES do not reach it."""
+    if len(file.readline(MAX_LINE_BYTES + 1)) > MAX_LINE_BYTES:
+        raise InputError(
+            f"{path}: the line that holds byte {file.tell()} of the text is longer than {MAX_LINE_BYTES} bytes. "
+            "Do its lines end in a line feed?"
+        )
+    return file.tell()
 
 
 def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[bytes, int]]:

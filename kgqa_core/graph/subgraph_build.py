@@ -25,7 +25,8 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import csr
 from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks
+from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, default_id, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE

@@ -32,7 +32,8 @@ from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.follow import follow_path
-from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS, require_file
+from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS
+from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions import formats
 from kgqa_core.questions.formats import Fault, Loaded, Placed, QuestionFile, QuestionFormat, RawQuestion, Span, Text

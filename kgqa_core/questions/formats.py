@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten
-from kgqa_core.graph.formats import MARK_INSIDE, NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
+from kgqa_core.graph.formats import MARK_INSIDE, NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 

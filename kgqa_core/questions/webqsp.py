@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_pascal
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.graph import given, nsm
-from kgqa_core.graph.formats import require_file
+from kgqa_core.graph.input_files import require_file
 from kgqa_core.questions import formats
 from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
 

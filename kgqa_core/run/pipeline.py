@@ -306,7 +306,7 @@ class Pipeline:
             return self.hashes.hash(path)
         except OSError as problem:
             if isinstance(problem, FileNotFoundError):
-                from kgqa_core.graph.formats import require_file
+                from kgqa_core.graph.input_files import require_file
 
                 require_file(path, what=name)  # says what is beside it
             raise InputError(f"{name}: cannot read {path}: {problem.strerror or problem}") from None

@@ -138,3 +138,19 @@ def test_a_line_without_end_stops_before_memory_does(tmp_path: Path, monkeypatch
     (tmp_path / "dump").write_bytes(b"a\n" + b"x" * 50_000)
     with pytest.raises(InputError, match="longer than 10000 bytes"):
         blocks_of(tmp_path / "dump", 512)
+
+
+def test_a_gzip_of_one_endless_line_is_refused_before_it_is_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_files, "MAX_LINE_BYTES", 10_000)
+    (tmp_path / "kb.tsv.gz").write_bytes(gzip.compress(b"a\tr\tb\n" + bytes(50_000)))
+    with pytest.raises(InputError, match="longer than 10000 bytes"):
+        build_graph(
+            path=tmp_path / "kb.tsv.gz",
+            names=None,
+            format="tsv",
+            out_dir=tmp_path / "graph",
+            max_reject_ratio=1.0,
+            limits=BuildLimits(chunk_bytes=101),
+        )
