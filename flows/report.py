@@ -220,9 +220,9 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
     hops, golds, texts = list[int | None](), list[int](), list[str]()
     num_chunks = -(-len(ids) // CHUNK)
     explored = beside.explore(worth_exploring(shown, ids)) if beside.explore else {}
-    for id, found in explored.items():
-        if more := found.pop("more", None):  # read when somebody asks for it
-            found["more"] = f"w{ids.index(id):05}"
+    for number, found in enumerate(explored.values()):
+        if "more" in found:  # a file of its own, read when somebody asks for it
+            more, found["more"] = found["more"], f"w{number:04}"
             yield found["more"], more
     for chunk in range(num_chunks):
         slices = [run.table.slice(chunk * CHUNK, CHUNK).to_pylist() for run in shown]

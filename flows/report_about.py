@@ -275,11 +275,10 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
         for place, row in enumerate(rows.tolist()):
             barred = set() if card.reenter_topic else set(questions[row].topics)
             pick = partial(walked, one, place, questions[row], graph, probability, barred)
-            drawn = found[questions[row].id] = pick(most=MOST_EDGES)
-            if drawn["num_edges"] > len(drawn["edges"]) and len((more := pick(most=MOST_ASKED))["edges"]) > len(
-                drawn["edges"]
-            ):
-                drawn["more"] = packed(more)
+            drawn, asked_for = pick(most=MOST_EDGES), pick(most=MOST_ASKED)
+            if len(asked_for["edges"]) > len(drawn["edges"]):
+                drawn["more"] = packed(asked_for)
+            found[questions[row].id] = drawn
     return found
 
 
