@@ -28,6 +28,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.caps import CapReached, capped, spent_folder
 from tasks.garbage import note_run
 from tasks.logs import OURS
+from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
@@ -114,6 +115,8 @@ def make(
         ):
             worker = StageTasks(note, caps.check)
             try:
+                if fetch_inputs(pipeline):
+                    pipeline, parent = open_started(asked)
                 if judged and starts_from_release(asked):  # what it is made of says from which
                     fresh = Pipeline(without_start(asked))
                     ensure(fresh, ["questions"], accept=accept, worker=worker.begin(fresh, ["questions"]))

@@ -109,10 +109,13 @@ class ArtifactStore:
                 return artifact
         return None
 
-    def build(self, recipe: Recipe, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
+    def build(
+        self, recipe: Recipe, write: Callable[[Path], None], origins: Mapping[str, Any] | None = None
+    ) -> tuple[Artifact, bool]:
         """Return the artifact of ``recipe``, and whether it was made now: by ``write``, which fills an empty folder.
 
-        Raises ArtifactError where the disk is full or the folder cannot be written; the rubble is removed.
+        ``origins``: where its inputs were fetched from, which the manifest says and nothing depends on. Raises
+        ArtifactError where the disk is full or the folder cannot be written; the rubble is removed.
         """
         if found := self.find(recipe):
             return found, False
@@ -122,7 +125,7 @@ class ArtifactStore:
             with exclusive_lock(final.with_suffix(".lock")):
                 if found := self.find(recipe):  # another run made it while this one waited
                     return found, False
-                return _make(recipe, final, write), True
+                return _make(recipe, final, write, origins), True
         except Exception as problem:
             cure = cure_of(problem, self.root)
             if cure is None:
@@ -134,7 +137,7 @@ class ArtifactStore:
             ) from problem
 
 
-def _make(recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifact:
+def _make(recipe: Recipe, final: Path, write: Callable[[Path], None], origins: Mapping[str, Any] | None) -> Artifact:
     """Make an artifact in its work folder, and give it its name once it is whole; called with the lock held."""
     work = final.with_suffix(".work")
     _clear_rubble(final.parent, work)
@@ -155,6 +158,7 @@ def _make(recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifac
             sync(path)
         listed = [asdict(entry) for entry in files]
         manifest = {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed}
+        manifest |= {"origins": origins} if origins else {}
         write_json(work / MANIFEST, {**manifest, "check": hash_json(manifest)})
         sync(work)
     except BaseException:

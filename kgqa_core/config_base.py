@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
+from kgqa_core.addresses import address_path
 from kgqa_core.errors import ConfigError, shorten, with_nearest
 from kgqa_core.profiles import PROFILES, USES, Profile, label_of_iri
 from kgqa_core.types import Split
@@ -44,10 +45,15 @@ class TextOf(str):
     folder: Path
 
 
+def _input(given: Any, info: ValidationInfo) -> Any:
+    return (isinstance(given, str) and address_path(given)) or _resolved(given, info)
+
+
 def _resolved(given: Any, info: ValidationInfo) -> Any:
     places = info.context
     if not isinstance(places, Places) or not isinstance(given, str):
         return given
+    address_path(given, legal=False)
     if not given:  # else it would be the folder of the file
         raise ValueError("must be a path")
     if given.startswith("models:/"):  # a release, which is found when a run starts
@@ -122,6 +128,7 @@ _are_distinct = AfterValidator(
 
 # strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
 FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_resolved)]
+InputPath = Annotated[Path, Field(strict=False), BeforeValidator(_input)]  # or an address, as address_path returns it
 AdapterPath = Annotated[Path, Field(strict=False), BeforeValidator(_adapter)]  # in peft's format; shipped: see SHIPPED
 Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), _are_distinct]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), _are_distinct]
@@ -193,8 +200,8 @@ class GraphSection(Layout):
     """The triples."""
 
     format: GraphFormatName
-    path: FilePath | None = None  # left out with formats nsm, rog and paths alone: the question files hold the triples
-    names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
+    path: InputPath | None = None  # left out with formats nsm, rog and paths alone: the question files hold the triples
+    names: InputPath | None = None  # label -> name, where triples use ids; several labels may share a name
     inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
 
@@ -220,7 +227,7 @@ class DumpSection(Section):
     """
 
     format: Literal["freebase", "wikidata", "rdf"]
-    path: FilePath  # N-Triples, gzipped or plain, or what its suffix says: one file, or a folder
+    path: InputPath  # N-Triples, gzipped or plain, or what its suffix says: one file, or a folder
     hops: Annotated[int, Field(ge=1, le=9)] | None = 2  # steps from a topic; None, as with rdf: the whole of it
     cvt_is_hop: bool = True  # does a step to a CVT node of Freebase count?
     hub_cap: Annotated[int, Field(ge=1)] | None = None  # triples per (entity, relation, direction) that are walked
@@ -274,11 +281,11 @@ class QuestionSection(Section):
     """The questions."""
 
     format: Annotated[str, AfterValidator(name_in(QUESTION_FORMATS))]
-    path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
-    files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
+    path: InputPath | None = None  # a folder of splits, or one file to be split 80/10/10
+    files: Annotated[dict[Split, InputPath], Field(min_length=1)] | None = None  # or one file per split
     hops: Hops | None = None  # MetaQA and WorldCup2014: which of their folders or files 1-hop, 2-hop, 3-hop
     variant: Literal["official", "etd", "rog"] = "official"  # WebQSP and CWQ: which questions, in which splits
-    dev_ids: FilePath | None = None  # of a variant: the training questions that are its dev split; None: drawn by hash
+    dev_ids: InputPath | None = None  # of a variant: the training questions that are its dev split; None: drawn by hash
     max_reject_ratio: Share = 0.001
     max_missing_ratio: Share = 0.01  # questions of which the graph lacks topic or answers: so many are no faults
     train_size: Annotated[int, Field(ge=1)] | None = None  # training questions, drawn at random; None: all
@@ -385,6 +392,6 @@ class PlansDataset(Section):
 
     name: Name
     source: Literal["plans"]
-    plan_files: Annotated[dict[Split, FilePath], Field(min_length=1)]  # JSON lines: id, question, relation_paths
+    plan_files: Annotated[dict[Split, InputPath], Field(min_length=1)]  # JSON lines: id, question, relation_paths
     max_reject_ratio: Share = 0.001
     reenter_topic: Literal[False] = False  # paths are as the files have them

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from kgqa_core.addresses import address_path
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF, VARIABLES, FilePath, Places, Section, TextOf
 from kgqa_core.errors import ConfigError, did_you_mean, nearest_beside, shorten, with_nearest
@@ -164,7 +165,10 @@ def home_folder() -> Path:
 
 def _from_here(path: str) -> Path:
     try:
+        address_path(path, legal=False)
         return Path(path).expanduser().absolute()
+    except ValueError as problem:
+        raise ConfigError(f"{' and '.join(VARIABLES)}: {shorten(path)} {problem}") from None
     except RuntimeError as problem:  # "~name" of nobody here
         raise ConfigError(f"{shorten(path)}: {problem}; set {' and '.join(VARIABLES)} to full paths") from None
 

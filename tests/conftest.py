@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from filelock import FileLock
@@ -177,3 +180,66 @@ def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
+
+
+S3_ENVIRONMENT = {  # made up
+    "AWS_ACCESS_KEY_ID": "AKIANOBODYHASTHIS",
+    "AWS_SECRET_ACCESS_KEY": "nobody-has-this-secret",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of the server, and what a test does to it."""
+
+    name: str
+    files: Any  # pyarrow's file system
+
+    def address(self, key: str) -> str:
+        return f"s3://{self.name}/{key}"
+
+    def put(self, key: str, content: bytes) -> None:
+        with self.files.open_output_stream(f"{self.name}/{key}", compression=None) as out:
+            out.write(content)
+
+    def get(self, key: str) -> bytes:
+        with self.files.open_input_stream(f"{self.name}/{key}", compression=None) as source:
+            return bytes(source.read())
+
+    def keys(self, prefix: str = "") -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self.files.get_file_info(FileSelector(f"{self.name}/{prefix}", recursive=True))
+        return sorted(one.path.removeprefix(f"{self.name}/") for one in found if one.type == FileType.File)
+
+    def delete(self, key: str) -> None:
+        self.files.delete_file(f"{self.name}/{key}")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """A server that speaks S3, on a port of this machine; it keeps objects in memory."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket, which the environment has the endpoint and the keys of."""
+    from pyarrow.fs import S3FileSystem
+
+    for name, value in S3_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server)
+    server = S3FileSystem(scheme="http", endpoint_override=s3_server.partition("://")[2], allow_bucket_creation=True)
+    name = f"bucket-{uuid4().hex[:12]}"
+    server.create_dir(name)
+    return Bucket(name, server)

@@ -24,6 +24,7 @@ from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_file, hash
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
+from kgqa_core.run.inputs import local_inputs, origin_of
 from kgqa_core.run.stages import REQUIRED, Build, StageSpec, known_stages, stage_specs
 from kgqa_core.tracking import Recorder, write_record
 
@@ -60,8 +61,8 @@ class Pipeline:
     """The stages of one configuration over the artifact store of its home."""
 
     def __init__(self, config: RunConfig, *, needed_by: tuple[Path, ...] = ()) -> None:
-        self.config, self.needed_by = config, needed_by
-        self.home = config.runtime.home
+        (config, self.fetched), self.needed_by = local_inputs(config), needed_by
+        self.config, self.home = config, config.runtime.home
         self.specs = {spec.key: spec for spec in stage_specs(config)}
         self.store = ArtifactStore(self.home / "artifacts")
         self.hashes = FileHashes(self.home / "cache" / "file_hashes.json")
@@ -151,16 +152,16 @@ class Pipeline:
 
     def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
         """Build a stage whose inputs are done, as ``ArtifactStore.build``; InputError: a file changed meanwhile."""
-        recipe = self.recipe(key)
+        recipe, spec = self.recipe(key), self.specs[key]
         if recipe is None:
             raise ArtifactError(
-                f"stage {key!r} reads {', '.join(self.specs[key].needs)}, of which not all are done: was an input "
+                f"stage {key!r} reads {', '.join(spec.needs)}, of which not all are done: was an input "
                 "changed meanwhile? Run again; kgqa status says more"
             )
 
         def checked(folder: Path) -> None:
             write(folder)
-            for name, path in self.specs[key].files.items():
+            for name, path in spec.files.items():
                 if self._hash(path, name) != recipe.inputs[name]:
                     raise InputError(f"{name}: {path} was changed while stage {key!r} read it. Run again")
             for pattern in REQUIRED.get(recipe.stage, ()):
@@ -170,7 +171,8 @@ class Pipeline:
                         "removed? Nothing was published. See that every worker has KGQA_HOME on one disk; run again"
                     )
 
-        artifact, made = self.store.build(recipe, checked)
+        origins = {name: origin for name, path in spec.files.items() if (origin := origin_of(path, self.home))}
+        artifact, made = self.store.build(recipe, checked, origins)
         self.remember(key, artifact)
         return artifact, made
 
@@ -306,6 +308,8 @@ class Pipeline:
             return self.hashes.hash(path)
         except OSError as problem:
             if isinstance(problem, FileNotFoundError):
+                if origin := origin_of(path, self.home):
+                    raise InputError(f"{name}: {origin['address']} is not fetched yet: kgqa build fetches it") from None
                 from kgqa_core.graph.input_files import require_file
 
                 require_file(path, what=name)  # says what is beside it
