@@ -279,9 +279,13 @@ def _variable(name: str) -> str:
     return name
 
 
+SET_HERE = {"model", "messages", "prompt", "stream", "n", "temperature", "top_p", "seed", "stop", "logprobs"}
+SET_HERE |= {"max_tokens", "max_completion_tokens"}  # ``lm.limit_field`` says which of the two
+
+
 def _additions(extra: dict[str, Any]) -> dict[str, Any]:
-    if own := {"model", "messages", "prompt", "stream", "n"}.intersection(extra):
-        raise ValueError(f"must be without {', '.join(sorted(own))}, which are set here")
+    if own := SET_HERE.intersection(extra):
+        raise ValueError(f"must be without {', '.join(sorted(own))}, which each request sets by itself")
     _refuse_secrets(extra)
     return extra
 
