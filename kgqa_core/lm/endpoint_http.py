@@ -225,5 +225,5 @@ def dig(content: Any, *path: str | int) -> Any:
 
 
 def whole(value: object) -> int | None:
-    """Return a number of things; None where it is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+    """Return a number of things; None where it is none, or so large that a sum of them could not be stored."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.services import is_healthy
+from tests import processes
 from tests.flows.rivers import Run, write_run
 from tests.lm.misbehaving import Script, serving
-from tests.processes import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -35,21 +33,13 @@ SETTINGS = (
 @pytest.fixture
 def mlflow(used_home: Path) -> Iterator[str]:
     """The address, password and all, of an MLflow server, which keeps everything in the run's home."""
-    port, home = free_port(), used_home / "mlflow"
+    port, home = processes.free_port(), used_home / "mlflow"
     home.mkdir()
     store = ("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}", "--artifacts-destination", str(home / "files"))
     command = [sys.executable, "-m", "mlflow", "server", *store, "--port", str(port), "--workers", "1"]
-    with (home / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=home)
-    try:
-        until = time.monotonic() + 120
-        while not is_healthy(f"http://127.0.0.1:{port}", "/health"):
-            assert server.poll() is None and time.monotonic() < until, (home / "server.log").read_text()
-            time.sleep(0.1)
+    quiet = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # three processes that nobody here needs
+    with processes.serving(command, port, home / "server.log", cwd=home, env=quiet):
         yield f"http://ann:{PASSWORD}@127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait()
 
 
 def run_with(run: Run, script: Script, mlflow: str, *more: str) -> tuple[int, str]:

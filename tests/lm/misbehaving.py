@@ -230,6 +230,10 @@ CONTENTS: dict[str, object] = {
         "choices": [{"message": {"content": "a b"}}],
         "usage": {"prompt_tokens": "7", "completion_tokens": -1},
     },
+    "absurd usage": {
+        "choices": [{"message": {"content": "a b"}}],
+        "usage": {"prompt_tokens": 2**52, "completion_tokens": 2**52},
+    },
     "half a character": {"choices": [{"message": {"content": "\ud83d yes"}}]},
     "beyond stop": {"choices": [{"message": {"content": "yes\nand more"}}]},
     "cut short": {"choices": [{"message": {"content": "because"}, "finish_reason": "length"}]},
