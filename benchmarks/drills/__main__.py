@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.drills.full_memory import full_memory
 from benchmarks.drills.load import load
 from benchmarks.drills.runs import CONF, MODEL, Home, kill_group, running
 from benchmarks.drills.scheduled import scheduled
@@ -185,7 +186,8 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
 
 
 DRILLS: dict[str, Callable[..., Found]] = {
-    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed, scheduled, load)
+    one.__name__: one
+    for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed, scheduled, load, full_memory)
 }
 
 
