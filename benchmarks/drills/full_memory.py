@@ -1,7 +1,7 @@
 """Training and answering in a process whose memory is really full.
 
-``python -m benchmarks.drills.full_memory CONF STAGE MEGABYTES`` is that process. It first makes what the stage needs and
-walks one batch, which loads libraries and starts threads. From the second batch on it may grow by so many megabytes
+``python -m benchmarks.drills.full_memory CONF STAGE MEGABYTES`` is that process. It first makes what the stage needs,
+and walks one batch, which loads libraries and starts threads. From the second batch on it may grow by so many megabytes
 only (``RLIMIT_DATA``), so that what fails is a batch.
 """
 
