@@ -15,13 +15,8 @@ from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import StageSpec
 
 CHOICE, CHOICE_FILE = "choice", "choice.json"  # the stage, and what it writes
-FIGURES = {
-    "hits1": "hits1",
-    "f1": "f1",
-    "calls": "calls_per_question",
-    "tokens": "tokens_per_question",
-    "num_questions": "n",
-}
+FIGURES = {"hits1": "hits1", "f1": "f1", "num_questions": "n"}  # of a point, and their names in scores.json
+FIGURES |= {"calls": "calls_per_question", "tokens": "tokens_per_question"}
 
 
 def trial_config(config: RunConfig, row: str, settings: Mapping[str, Any]) -> RunConfig:

@@ -43,10 +43,7 @@ TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTE
 
 
 def system_key(row: str, answerer: Answerer, seed: int | None) -> str:
-    """Return the key of the stage in which one language model and seed answer for a row.
-
-    Without a seed: of that in which the row's settings are chosen for all seeds.
-    """
+    """Return the key of the stage in which one model and seed answer for a row; None: in which settings are chosen."""
     who = f"{row}{'' if answerer == 'lm' else f'-{answerer}'}"
     return f"{CHOICE}-{who}" if seed is None else f"system-{who}-seed{seed}"
 
