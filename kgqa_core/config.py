@@ -250,6 +250,8 @@ class RunConfig(Section):
             rows = self.systems.rows() if self.systems else {}
             if unknown := [name for name in self.gate.systems if name not in rows]:
                 yield f"gate.systems = {unknown[0]}: the rows of systems are {', '.join(rows) or 'none'}"
+            if self.systems and (apart := self.systems.choose.grids.keys() & set(self.gate.systems)):
+                yield f"gate.systems = {min(apart)}: two releases may choose other settings; leave its grid out"
         rows_roles = (one.roles for one in self.systems.variants.values()) if self.systems else ()
         for role, own in (pair for roles in (self.roles, *rows_roles) for pair in roles):
             if not isinstance(own, OwnModelSection):

@@ -146,7 +146,18 @@ def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Pa
 
 EXPLORING = of("etd", "dualr", "explorer", "ours")
 OWN = [name for name in COMPARED if system_type(name).settings]  # systems that have settings
-OTHERS = {"run", "answered_by", "abstain_below", "variants", "seeds", "chunk", "max_traces", "oracle", *SYSTEMS}
+OTHERS = {
+    "run",
+    "answered_by",
+    "abstain_below",
+    "variants",
+    "seeds",
+    "chunk",
+    "max_traces",
+    "oracle",
+    "choose",
+    *SYSTEMS,
+}
 SHAPING: dict[str, set[str]] = {f"systems.{name}": ALL for name in SystemsSection.legal_keys() if name not in OTHERS}
 SHAPING["systems.pool"] = POOLED
 SHAPING |= dict.fromkeys(("explorer.steps", "explorer.mask_topics", "dataset.reenter_topic"), ALL | {FUSION})
