@@ -281,16 +281,20 @@ class Parts:
 _cached: dict[tuple[str, str, str], tuple[ExitStack, Bench, tuple[Question, ...]]] = {}  # one at most: models are large
 
 
-def cached_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tuple[Question, ...]]:
+def cached_bench(
+    config_json: str, key: str, fingerprint: str, run: Pipeline | None = None
+) -> tuple[Bench, tuple[Question, ...]]:
     """Return the system of a stage and all questions; another one that this process has open is closed.
 
-    ``fingerprint`` is of the stage's recipe: a worker may outlive a run, whose data are old.
+    ``fingerprint`` is of the stage's recipe: a worker may outlive a run, whose data are old. ``run`` is whose parts the
+    system has, where this process has it: the gate puts a release's in the place of a run's own. None: a worker's, as
+    the configuration says.
     """
     wanted = (config_json, key, fingerprint)
     if wanted not in _cached:
         close_bench()
         with ExitStack() as stack:
-            pipeline = Pipeline(RunConfig.model_validate_json(config_json))
+            pipeline = run or Pipeline(RunConfig.model_validate_json(config_json))
             bench = stack.enter_context(open_bench(pipeline, key))
             questions = tuple(read_asked(pipeline))
             if torch := sys.modules.get("torch"):  # a worker's one thread stays one

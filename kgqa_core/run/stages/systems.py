@@ -285,7 +285,7 @@ def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> It
     def map_here(function: Any, chunks: Any) -> list[Any]:
         results = []
         for chunk in chunks:
-            results.append(function(chunk))
+            results.append(function(chunk, run))
             told(len(results), len(chunks))
         return results
 
@@ -299,15 +299,18 @@ def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> It
         close_bench()  # the next system brings a model of its own
 
 
-def answer_chunk(chunk: Chunk) -> int:
-    """Answer one chunk's questions, write its parts, return the calls paid. Runs in any process that sees the home."""
+def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
+    """Answer one chunk's questions, write its parts, return the calls paid. Runs in any process that sees the home.
+
+    ``run`` is the run itself, where this is its process.
+    """
     import pyarrow.parquet as pq
 
     from kgqa_core.evaluation.predictions import render_path
     from kgqa_core.run.compare import cached_bench, close_bench
     from kgqa_core.systems.tables import write_answered, write_calls
 
-    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint)
+    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint, run)
     systems = RunConfig.model_validate_json(chunk.config).systems
     assert systems is not None
     try:
@@ -329,6 +332,6 @@ def answer_chunk(chunk: Chunk) -> int:
 STAGES = (
     Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
     Stage(CHOICE, 1, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 11, "evaluate system", _system_specs, answer_questions),
+    Stage("system", 12, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
 )
