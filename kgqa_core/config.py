@@ -90,7 +90,7 @@ class ExplorerSection(Section):
     edge_budget: Annotated[int, Field(ge=1)] = 40  # K: edges per head, whole (head, relation) groups
     epochs: Annotated[int, Field(ge=1)] | None = None  # None: until dev gains no more, and cpu_minutes at most
     cpu_minutes: Annotated[float, Field(gt=0)] = 2.0  # of one training, about: counted in edges, so always the same
-    tries: Annotated[int, Field(ge=1)] = 1  # trainings from other starts, of which dev keeps the best
+    learn_dev: bool = False  # learn from dev questions as well, and choose nothing: few would choose by chance
     batch_size: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0)] = 0.002
     warmup_steps: Annotated[int, Field(ge=0)] = 100
@@ -229,6 +229,8 @@ class RunConfig(Section):
                     yield f"{name}: a dataset of plans has no graph to {what}; leave it out"
             if self.plans is None:
                 yield "missing key 'plans': a dataset of plans is for planners"
+        if self.explorer and self.explorer.learn_dev and self.evaluation.split == "dev":
+            yield "explorer.learn_dev: dev questions teach, so they cannot be scored; set another evaluation.split"
         if "generator" in planners and lm is None:
             yield "plans.planners: a generator needs a language model: give 'lm'"
         if "dense" in planners and self.dense is None:

@@ -195,6 +195,15 @@ def test_the_oracles_settings_are_its_own(run_file: Path) -> None:
         assert changed(run_file, override, base=played) == of("rog-oracle", "direct-oracle"), override
 
 
+def test_nothing_is_fused_by_dev_questions_that_the_explorer_learned_from(run_file: Path) -> None:
+    assert "fusion-seed0" in specs_of(run_file)
+    with pytest.raises(ConfigError, match=r"explorer\.learn_dev: ours is fused"):
+        specs_of(run_file, "explorer.learn_dev=true")
+    assert "fusion-seed0" not in specs_of(
+        run_file, "explorer.learn_dev=true", "systems.run=[rog]", "systems.variants={}"
+    )
+
+
 def test_another_wording_is_another_system_but_only_of_plans_another_fusion(run_file: Path, tuned: Path) -> None:
     own = run_file.parent / "prompts"
     own.mkdir()
@@ -398,6 +407,7 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
         (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
         (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
         (["explorer=null"], "missing key 'explorer'"),
+        (["explorer.learn_dev=true", "evaluation.split=dev"], "explorer.learn_dev: dev questions teach"),
         (["lm.kind=packagd"], "did you mean 'packaged'"),
         (["lm.kind=embedded"], "lm.kind = 'embedded': legal are packaged, local, endpoint"),
     ],

@@ -18,7 +18,7 @@ from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ROLES
 from kgqa_core.config_systems import PLACES, Answerer, system_type
-from kgqa_core.errors import InputError
+from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.run.choosing import CHOICE, CHOICE_FILE, FIGURES, chosen_settings, describe_choice, trial_config
 from kgqa_core.run.cluster import MapTasks, open_cluster
 from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
@@ -60,6 +60,8 @@ def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
     systems = config.systems
     if systems is None or not any(system_type(name).fuses for name, _ in systems.rows().values()):
         return
+    if config.exploration.learn_dev:
+        raise ConfigError("explorer.learn_dev: ours is fused by what is right on dev; set it false, or run others")
     ours = systems.settings_of("ours")
     section = {**ours.model_dump(mode="json"), **_exploring(config), **plan_walk_of(config)}
     judged = has_generator(config)
