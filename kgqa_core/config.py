@@ -156,6 +156,7 @@ class RuntimeSection(Section):
     memory_limit: Size = "2GB"  # of DuckDB
     device: Literal["auto", "cpu", "cuda"] = "auto"  # of training and answering; auto: a GPU where there is one
     processes: Annotated[int, Field(ge=1)] = 1  # that tune a language model together, each on a GPU of its own
+    sharded: bool = False  # these divide its weights, gradients and moments (FSDP2), where all weights are tuned
 
 
 class ClusterSection(Section):
@@ -237,6 +238,12 @@ class RunConfig(Section):
             yield "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
         if self.reasoner is not None and (lm is None or not lm.is_tunable):
             yield "reasoner: adapters are trained on a model that is here: lm.kind packaged or local"
+        runtime = self.runtime
+        if self.reasoner is not None and runtime.sharded and (self.reasoner.tuning != "full" or runtime.processes == 1):
+            yield (
+                "runtime.sharded divides a tuning of all weights over processes: give reasoner.tuning full and "
+                f"runtime.processes 2 or more (now {self.reasoner.tuning} and {runtime.processes}), or leave it out"
+            )
         if self.reasoner is not None and self.plans is None:
             yield "missing key 'plans': a reasoner learns from the relation paths that it says how to find"
         if lm is None and self.systems is not None and self.systems.is_answered_by("lm"):

@@ -233,7 +233,7 @@ class LocalLmSection(FolderLmSection):
     path: FilePath
     adapter: FilePath | None = None  # a folder in peft's format
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as config.json says
-    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes and a GPU
+    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes
 
     def recipe(self) -> dict[str, Any]:
         """Return how its weights are read; the hashes of its files say the rest."""

@@ -403,6 +403,8 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
         (["dense=null"], "give 'dense'"),
         (["plans=null"], "missing key 'plans'"),
         (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind packaged or local"),
+        (["runtime.sharded=true", "reasoner.tuning=full"], "runtime.processes 2 or more"),
+        (["runtime.sharded=true", "runtime.processes=2", "reasoner.tuning=lora"], "give reasoner.tuning full"),
         (["lm={kind: endpoint, url: 'http://u:p@host/v1'}"], "lm.url holds a user, a password"),
         (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
         (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
