@@ -13,6 +13,7 @@ BENCHMARKS = (
     "published",
     "metaqa",
     "wc2014",
+    "small_files",
     "repeat",
     "merged",
     "plain",

@@ -25,7 +25,7 @@ NUM_WORDINGS, NUM_FEW = 60, 15  # masked texts of a kind whose best relation pat
 NUM_ALIKE = 5  # by so many questions of each: one alone may be explained by chance
 ENOUGH = 1.0  # points of F1 that a longer path must bring
 MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
-FEW, MANY = 1_000, 5_000  # training questions: small batches below, one try from there on
+FEW, MANY = 1_000, 5_000  # training questions: small batches below; from there on dev chooses
 SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 
 
@@ -262,7 +262,7 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         )
 
     num_train = sizes.get("train", 0)
-    small, cheap = num_train < FEW, num_train < MANY
+    small = num_train < FEW
     told = "few: small batches give more steps" if small else "enough for batches of the usual size"
     lines = [
         f"# Written by kgqa init; every setting is yours to change. Then: kgqa run {name}.yaml",
@@ -279,17 +279,12 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         "encoder:",
         "  kind: minilm # the text encoder in the box",
         "",
-        "explorer: # no epochs: 15, or 1,800 steps if these are more, until dev gains no more",
+        "explorer: # no epochs: 15, or 1,800 steps if these are more, and about 2 CPU minutes at most",
         f"  steps: {walk.steps} # {walk.why_steps}",
         f"  batch_size: {8 if small else 32} # {num_train} training questions are {told}",
-        f"  tries: {2 if cheap else 1} # "
-        + (
-            "trainings from other starts, of which dev keeps the best"
-            if cheap
-            else "another start would cost as much again"
-        ),
-        f"  cpu_minutes: {1 if cheap else 2} # {'each of them' if cheap else 'it'} costs so much at most, about",
     ]
+    if sizes.get("test") and sizes.get("dev") and num_train < MANY:
+        lines += [f"  learn_dev: true # dev questions ({sizes['dev']}) teach more than they tell; false: they choose"]
     if not sizes.get("test"):
         lines += ["", "evaluation:", "  split: dev # no questions to test with: what dev says is too good"]
     return "\n".join(lines) + "\n"

@@ -102,6 +102,8 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
         print_table(f"Planners of {summary.name}, {PERCENT}", HEADER, planner_cells(summary.planners), figures_from=2)
     else:
         print_table("What there is", ("of", "what"), summary.facts)
+    for choice in summary.choices:
+        say(choice["told"])
     if summary.gate:
         verdict = "promoted" if summary.gate["promoted"] else "not promoted"
         challenger = f"Release {summary.gate['challenger']}" if summary.gate["challenger"] else "What was begun"
@@ -139,6 +141,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
         "run": summary.name,
         "results": [asdict(row) for row in summary.rows],
         "planners": list(summary.planners),
+        "choices": list(summary.choices),
         "systems": summary.comparison["rows"] if summary.comparison else [],
         "facts": dict(summary.facts),
         "changes": summary.changes,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-from kgqa_core.errors import KgqaError
+from kgqa_core.errors import KgqaError, is_out_of_memory, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,21 +58,36 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except KgqaError as problem:
-            from flows.cli_output import say
-            from tasks.logs import JsonLines
-            from tasks.mlflow_store import mask
-
-            said = f"error: {mask(str(problem))}"
-            if os.environ.get("KGQA_LOGS") == "json":
-                said = JsonLines().format(logging.LogRecord(__name__, logging.ERROR, "", 0, str(problem), None, None))
-            say(said, err=True)
-            raise typer.Exit(problem.exit_code) from None
+            return
+        except (KgqaError, RuntimeError, MemoryError) as raised:
+            problem = raised if isinstance(raised, KgqaError) else _full_memory(raised)
+            message, code = str(problem), problem.exit_code
+            del problem
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
             raise typer.Exit(INTERRUPTED) from None
+        # Outside, where the error is gone and holds no arrays of its frames: what is imported here needs memory.
+        from flows.cli_output import say
+        from tasks.logs import JsonLines
+        from tasks.mlflow_store import mask
+
+        said = f"error: {mask(message)}"
+        if os.environ.get("KGQA_LOGS") == "json":
+            said = JsonLines().format(logging.LogRecord(__name__, logging.ERROR, "", 0, message, None, None))
+        say(said, err=True)
+        raise typer.Exit(code)
 
     return guarded
+
+
+def _full_memory(problem: Exception) -> KgqaError:
+    """Return an error of ours for memory that was full outside a batch, which would be halved; raise any other."""
+    if not is_out_of_memory(problem):
+        raise problem
+    return KgqaError(
+        f"memory is full: {shorten(problem)}. Lower batch_size or width of what was at work, or cluster.workers. "
+        "Finished stages are kept, and the same command goes on from there"
+    )
 
 
 def make_console(*, stderr: bool = False) -> Console:

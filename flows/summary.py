@@ -13,6 +13,7 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.figures import ReportRow, mean_row
 from kgqa_core.evaluation.tables import render_report, show_figure
 from kgqa_core.planners.evaluate import render_planners
+from kgqa_core.run.choosing import CHOICE, CHOICE_FILE
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER
 from kgqa_core.run.stages.systems import COMPARISON
@@ -46,6 +47,7 @@ class RunSummary:
     facts: tuple[Fact, ...] = field(default=())  # what the data stages hold
     changes: dict[str, Any] | None = None  # a BuildDiff: what differs from the last build, where it is another
     planners: tuple[dict[str, Any], ...] = field(default=())  # scores of each planner and seed
+    choices: tuple[dict[str, Any], ...] = field(default=())  # what was chosen on dev: a line, and all points
     comparison: dict[str, Any] | None = None  # of systems side by side: its tables, sentences and rows
     gate: dict[str, Any] | None = None  # promoted, reason, challenger, champion, markdown; None: the run has no gate
     report: Path | None = None  # file with ``markdown``
@@ -55,6 +57,7 @@ class RunSummary:
     def markdown(self) -> str:
         """The report as tables; empty where nothing was evaluated."""
         tables = [render_report(self.rows) if self.rows else "", render_planners(self.planners)]
+        tables += ["".join(f"- {one['told']}\n" for one in self.choices)]
         tables += [(self.comparison or {}).get("markdown", ""), (self.gate or {}).get("markdown", "")]
         return "\n".join(table for table in tables if table)
 
@@ -85,6 +88,7 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
     learned: list[ReportRow] = []
     controls: list[ReportRow] = []
     planners: list[dict[str, Any]] = []
+    choices: list[dict[str, Any]] = []
     changes = comparison = None
     for outcome in outcomes:
         stage, folder = outcome.artifact.recipe.stage, outcome.artifact.folder
@@ -93,6 +97,8 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
         elif stage == "evaluation":
             row, *controls = (ReportRow(**row) for row in _read(folder / "scores.json"))
             learned.append(row)
+        elif stage == CHOICE:
+            choices.append(_read(folder / CHOICE_FILE))
         elif stage == COMPARISON:
             comparison = _read(folder / "comparison.json")
             comparison["markdown"] = (folder / "comparison.md").read_text(encoding="utf-8")
@@ -102,7 +108,8 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
         mean = mean_row(f"{EXPLORER} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
     rows, facts = (*learned, *controls), tuple(read_facts(outcomes))
-    return RunSummary(pipeline.config.name, tuple(outcomes), rows, facts, changes, tuple(planners), comparison)
+    found = {"planners": tuple(planners), "choices": tuple(choices), "comparison": comparison}
+    return RunSummary(pipeline.config.name, tuple(outcomes), rows, facts, changes, **found)
 
 
 def _read(path: Path) -> Any:

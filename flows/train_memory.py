@@ -26,7 +26,7 @@ from kgqa_core.lm.folders import check_causal, read_json
 from kgqa_core.lm.local import with_lora
 
 TARGETS = 128  # tokens of an example that are answers: their logits are the only ones that are made
-SHARDS = (2, 4, 8)  # GPUs over which weights, gradients and moments might be divided: arithmetic, kgqa copies them
+SHARDS = (2, 4, 8)  # GPUs over which runtime.sharded might divide weights, gradients and moments
 
 
 class Counted(TorchDispatchMode):
@@ -70,7 +70,7 @@ def training_memory(folder: Path, section: ReasonerSection, *, processes: int = 
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as problem:
         raise InputError(f"{folder} has no usable config.json, which is all that an estimate needs") from problem
-    half, is_lora = section.precision != "float32", section.tuning == "lora"
+    half, is_lora = section.precision != "float32", section.tuning != "full"
     rows = section.micro_batch or max(1, section.batch_size // processes)
     length = min(section.max_length, int(getattr(config, "max_position_embeddings", section.max_length)))
     with torch.device("meta"):
@@ -96,7 +96,6 @@ def training_memory(folder: Path, section: ReasonerSection, *, processes: int = 
                 _read(model, ids, half=half)
             optimizer.step()
     weights, gradients = (sum(one.nbytes for one in own) for own in (model.parameters(), trained))
-    states = weights + 3 * gradients
     found = {
         "rows_of_a_pass": rows,
         "tokens_of_a_row": length,
@@ -105,7 +104,38 @@ def training_memory(folder: Path, section: ReasonerSection, *, processes: int = 
     found |= {"trained_parameters": sum(map(Tensor.numel, trained)), "weight_bytes": weights}
     found |= {"gradient_bytes": gradients, "optimiser_bytes": 2 * gradients, "activation_bytes": activations}
     found |= {"peak_bytes": counted.peak}
-    return found | {f"peak_bytes_if_sharded_over_{num}": activations + states // num for num in SHARDS}
+    if is_lora:
+        return found
+    passing = _sharded_pass(config, section, rows=rows, length=length, half=half)
+    return found | {f"peak_bytes_if_sharded_over_{num}": passing + (weights + 3 * gradients) // num for num in SHARDS}
+
+
+def _sharded_pass(config: Any, section: ReasonerSection, *, rows: int, length: int, half: bool) -> int:
+    """Return the bytes that a pass of a sharded tuning adds to the shards.
+
+    Weights are put together in the type of products, and a gradient goes as soon as it is summed. Beside the
+    activations there are at most two blocks' weights, the next being fetched, and one's gradients in float32.
+    """
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if half else torch.float32)
+    if section.gradient_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    parts = [one for one in model.modules() if type(one).__name__ in (model._no_split_modules or ())]
+    in_blocks = [sum(map(Tensor.numel, one.parameters())) for one in parts]
+    others = sum(map(Tensor.numel, model.parameters())) - sum(in_blocks)  # the root's, embeddings and head
+    width = 2 if half else 4
+    largest = max(in_blocks, default=0)
+    with FakeTensorMode():
+        _give_memory(model.train())
+        for one in model.parameters():
+            one.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad", None))
+        counted = Counted()
+        for one in (*model.parameters(), *model.buffers()):
+            counted.add(one)
+        held, ids = counted.live, torch.zeros(rows, length, dtype=torch.int64)
+        with counted:
+            _read(model, ids, half=half)
+    return counted.peak - held + 2 * width * largest + 4 * largest + (width + 4) * others
 
 
 def _give_memory(model: nn.Module) -> None:

@@ -90,7 +90,7 @@ class ExplorerSection(Section):
     edge_budget: Annotated[int, Field(ge=1)] = 40  # K: edges per head, whole (head, relation) groups
     epochs: Annotated[int, Field(ge=1)] | None = None  # None: until dev gains no more, and cpu_minutes at most
     cpu_minutes: Annotated[float, Field(gt=0)] = 2.0  # of one training, about: counted in edges, so always the same
-    tries: Annotated[int, Field(ge=1)] = 1  # trainings from other starts, of which dev keeps the best
+    learn_dev: bool = False  # learn from dev questions as well, and choose nothing: few would choose by chance
     batch_size: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0)] = 0.002
     warmup_steps: Annotated[int, Field(ge=0)] = 100
@@ -156,6 +156,7 @@ class RuntimeSection(Section):
     memory_limit: Size = "2GB"  # of DuckDB
     device: Literal["auto", "cpu", "cuda"] = "auto"  # of training and answering; auto: a GPU where there is one
     processes: Annotated[int, Field(ge=1)] = 1  # that tune a language model together, each on a GPU of its own
+    sharded: bool = False  # these divide its weights, gradients and moments (FSDP2), where all weights are tuned
 
 
 class ClusterSection(Section):
@@ -229,12 +230,20 @@ class RunConfig(Section):
                     yield f"{name}: a dataset of plans has no graph to {what}; leave it out"
             if self.plans is None:
                 yield "missing key 'plans': a dataset of plans is for planners"
+        if self.explorer and self.explorer.learn_dev and self.evaluation.split == "dev":
+            yield "explorer.learn_dev: dev questions teach, so they cannot be scored; set another evaluation.split"
         if "generator" in planners and lm is None:
             yield "plans.planners: a generator needs a language model: give 'lm'"
         if "dense" in planners and self.dense is None:
             yield "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
         if self.reasoner is not None and (lm is None or not lm.is_tunable):
             yield "reasoner: adapters are trained on a model that is here: lm.kind packaged or local"
+        runtime = self.runtime
+        if self.reasoner is not None and runtime.sharded and (self.reasoner.tuning != "full" or runtime.processes == 1):
+            yield (
+                "runtime.sharded divides a tuning of all weights over processes: give reasoner.tuning full and "
+                f"runtime.processes 2 or more (now {self.reasoner.tuning} and {runtime.processes}), or leave it out"
+            )
         if self.reasoner is not None and self.plans is None:
             yield "missing key 'plans': a reasoner learns from the relation paths that it says how to find"
         if lm is None and self.systems is not None and self.systems.is_answered_by("lm"):
@@ -250,6 +259,8 @@ class RunConfig(Section):
             rows = self.systems.rows() if self.systems else {}
             if unknown := [name for name in self.gate.systems if name not in rows]:
                 yield f"gate.systems = {unknown[0]}: the rows of systems are {', '.join(rows) or 'none'}"
+            if self.systems and (apart := self.systems.choose.grids.keys() & set(self.gate.systems)):
+                yield f"gate.systems = {min(apart)}: two releases may choose other settings; leave its grid out"
         rows_roles = (one.roles for one in self.systems.variants.values()) if self.systems else ()
         for role, own in (pair for roles in (self.roles, *rows_roles) for pair in roles):
             if not isinstance(own, OwnModelSection):

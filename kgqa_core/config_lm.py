@@ -117,7 +117,7 @@ class ReasonerSection(Section):
     candidates: Literal["explorer", "pool"] = "explorer"  # of choose: out of fold, or ends of plans, right and wrong
     folds: Annotated[int, Field(ge=2)] = 5  # of choose: candidates come from explorers that did not see the question
     answers: Literal["shown", "all"] = "shown"  # what reason teaches: golds that its paths end at, or all (RoG)
-    tuning: Literal["lora", "full"] = "lora"
+    tuning: Literal["lora", "qlora", "full"] = "lora"  # an adapter; one over a base in four bits; all weights
     rank: Annotated[int, Field(ge=1)] = 16  # of LoRA's update
     alpha: Annotated[float, Field(gt=0)] = 32.0  # LoRA's update is scaled by alpha / rank
     dropout: Share = 0.0  # of what enters LoRA's update

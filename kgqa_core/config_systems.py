@@ -5,6 +5,8 @@ A system keeps its settings in its own module, which is imported only where a co
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, Validat
 
 from kgqa_core.config_base import Section, Seeds, Share, name_in, open_entry
 from kgqa_core.config_lm import ROLES, Role, RolesSection
-from kgqa_core.errors import ConfigError
+from kgqa_core.errors import ConfigError, with_nearest
 
 SYSTEMS: dict[str, str] = {  # name: module and its SystemType
     "etd": "kgqa_core.systems.etd:ETD",
@@ -36,6 +38,10 @@ PlanSourceName = Literal["lm", "generator", "dense", "random", "none"]
 Answerer = Literal["lm", "oracle", "random", "first"]
 """Who plays the language model: the run's own; one that knows the golds but says only what its prompt shows; one that
 picks at random from what its prompt shows; one that always picks the first."""
+
+PLACES = {"explorer", "file"}  # settings of systems that name what is on this machine: recipes have its content
+Grid = Annotated[dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=2)]], Field(min_length=1)]
+MAX_POINTS = 32  # of a grid: each is an evaluation of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,19 @@ class VariantSection(Section):
     roles: RolesSection = RolesSection()  # over those of the run
 
 
+class ChooseSection(Section):
+    """Settings that the run chooses on dev questions, before a row of the comparison answers."""
+
+    num_questions: Annotated[int, Field(ge=1)] | None = 60  # dev questions at most, drawn by seed; None: all
+    draw: Annotated[int, Field(ge=0)] = 0  # the seed of that draw
+    grids: dict[str, Grid] = Field(default_factory=dict)  # by row: settings, and the values to choose from
+
+    def points(self, row: str) -> list[dict[str, Any]]:
+        """Return each combination of a row's values, those of its last setting fastest."""
+        grid = self.grids[row]
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/-]{0,59}$")]  # a legal name in MLflow
 
 
@@ -103,6 +122,7 @@ class SystemsSection(Section):
     max_calls: Annotated[int, Field(ge=1)] | None = 30  # per question and system (FiSKE §4.1); None: no limit
     answers: Literal["free", "shown"] = "free"  # shown: reasoning on paths may name only what they show, by constraint
     max_new_tokens: Annotated[int, Field(ge=1)] | None = None  # of a text at most; None: what each instruction may need
+    choose: ChooseSection = ChooseSection()  # settings of rows that are chosen on dev
     abstain_below: dict[str, Share] = Field(default_factory=dict)  # row: its least confidence, chosen on dev (docs)
     chunk: Annotated[int, Field(ge=1)] = 256  # questions answered together: what a killed run loses at most
     max_traces: Annotated[int, Field(ge=0)] = 50  # questions per system whose calls MLflow shows, failures first
@@ -142,7 +162,26 @@ class SystemsSection(Section):
             if (own.settings or own.roles.model_fields_set) and system_type(own.system).fuses:
                 raise ValueError(f"variants.{row}: what ours fuses is chosen once for a run; set systems.ours, roles")
             self.settings_of(row)
+        for row in self.choose.grids:
+            self._check_grid(row)
         return self
+
+    def _check_grid(self, row: str) -> None:
+        """Raise ValueError unless a row's grid is small, and all its points ask the models and planners of the row."""
+        where, rows, grid = f"choose.grids.{row}", self.rows(), self.choose.grids[row]
+        if row not in rows:
+            raise ValueError(f"{where}: rows are {with_nearest(row, rows)}")
+        kind = system_type(rows[row][0])
+        legal = [name for name in kind.settings.model_fields if name not in PLACES] if kind.settings else []
+        if kind.fuses or not legal:  # a fusion is chosen as it is, in a stage of its own
+            raise ValueError(f"{where}: {rows[row][0]} has no settings that can be chosen here")
+        if strange := [name for name in grid if name not in legal]:
+            raise ValueError(f"{where}.{strange[0]}: legal are {with_nearest(strange[0], legal)}")
+        if (many := math.prod(map(len, grid.values()))) > MAX_POINTS:
+            raise ValueError(f"{where}: {many} points, each an evaluation; legal are {MAX_POINTS} at most")
+        tried = [self, *(self.with_settings(row, point) for point in self.choose.points(row))]
+        if len({(one.roles_of(row), kind.plan_source(one.settings_of(row))) for one in tried}) > 1:
+            raise ValueError(f"{where}: its points ask other models or planners; make them rows of variants")
 
     def rows(self) -> dict[str, tuple[str, tuple[Answerer, ...]]]:
         """Return the rows of the comparison by name: which system each is, and who answers for it (lm if nobody)."""
@@ -173,11 +212,22 @@ class SystemsSection(Section):
                 raise ValueError(f"variants.{row}.settings: {name} has no settings")
             return None
         own: Section = (self.model_extra or {}).get(name) or kind()
-        if variant is None:
-            return own
-        try:
-            return kind.model_validate({**own.model_dump(), **variant.settings})
-        except ValidationError as problem:
-            first, legal = problem.errors(include_url=False)[0], ", ".join(kind.model_fields)
-            where = ".".join(map(str, ("variants", row, "settings", *first["loc"])))
-            raise ValueError(f"{where}: {first['msg']}. Settings of {name}: {legal}") from None
+        return _changed(own, variant.settings, f"variants.{row}.settings", name) if variant else own
+
+    def with_settings(self, row: str, given: Mapping[str, Any]) -> SystemsSection:
+        """Return the section with other values of a row's settings; ValueError where they are not legal."""
+        changed = _changed(self.settings_of(row), given, f"settings of {row}", row)
+        if row not in self.variants:
+            return self.model_copy(update={row: changed})
+        variant = self.variants[row].model_copy(update={"settings": {**self.variants[row].settings, **given}})
+        return self.model_copy(update={"variants": {**self.variants, row: variant}})
+
+
+def _changed(own: Section, given: Mapping[str, Any], where: str, name: str) -> Section:
+    """Return settings of system ``name`` with some of ``given`` values; ValueError: they are not its own."""
+    try:
+        return type(own).model_validate({**own.model_dump(), **given})
+    except ValidationError as problem:
+        first, legal = problem.errors(include_url=False)[0], ", ".join(type(own).model_fields)
+        named = ".".join(map(str, (where, *first["loc"])))
+        raise ValueError(f"{named}: {first['msg']}. Settings of {name}: {legal}") from None

@@ -10,8 +10,8 @@ MAX_SHOWN = 200  # characters of a user's value that an error message repeats
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Say whether a CPU or GPU had no memory left, as Python, NumPy, or torch's allocators put it."""
-    told = ("out of memory", "can't allocate memory")
+    """Say whether a CPU or GPU had no memory left, as Python, NumPy, C++ or torch's allocators put it."""
+    told = ("out of memory", "can't allocate memory", "bad_alloc")
     return isinstance(problem, MemoryError) or any(words in str(problem) for words in told)
 
 

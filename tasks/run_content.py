@@ -30,6 +30,11 @@ SYSTEM_KIND = "system"
 REUSED_KIND = "reused"  # a system that an earlier run made: its figures, under a later run that has it too
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]  # MLflow's own words
 HEADLINES = ("hits1", "f1", "hit_at_1")  # of a system, on the run of the flow
+SIDE_BY_SIDE = (*HEADLINES, "em", "coverage", "supported_answers",
+            *(f"{cost}_per_question" for cost in ("calls", "tokens", "seconds", "money")))  # fmt: skip
+"""Figures of a system that its own run has as metrics, by which runs are sorted and put side by side. MLflow draws a
+chart with one bar for each metric, and a system has dozens of figures: all of them stand in a table, ``FIGURES``."""
+FIGURES = "figures"
 NOTE = "mlflow.note.content"  # what MLflow's UI shows as the description of a run, Markdown
 
 
@@ -157,12 +162,12 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
 
 
 def reused_content(system: SystemContent, made_by: str, page: str) -> RunContent:
-    """Return what stands under a run for a system that run ``made_by`` of the tracker made: its figures alone."""
+    """Return what stands under a run for a system that run ``made_by`` of the tracker made: its metrics alone."""
     own = system.content
     tags = {**own.tags, "kind": REUSED_KIND, "made_by": made_by}
     note = f"An earlier run made it, and has its curves, tables and plots: [{made_by}]({page})"
     tags[NOTE] = "\n\n".join(filter(None, (own.tags.get(NOTE), note)))
-    return replace(own, tags=tags, curves={}, tables={}, texts={})
+    return replace(own, tags=tags, curves={}, tables={}, texts={}, rows={})
 
 
 def system_contents(run: FlowRun, stages: Sequence[Stage]) -> list[SystemContent]:
@@ -193,7 +198,11 @@ def _system_content(
     for stage, record in zip(stages, records, strict=True):
         content.tags |= {**record.tags, f"fingerprint.{record.stage}": stage.fingerprint}
         content.params |= record.params
-        content.add_metrics(record.metrics, record.ended_ms)
+        content.add_metrics(
+            {name: record.metrics[name] for name in SIDE_BY_SIDE if name in record.metrics}, record.ended_ms
+        )
+        figures = [{"figure": name, "value": value} for name, value in record.metrics.items()]
+        content.rows.setdefault(FIGURES, []).extend(figures)
         content.curves |= record.curves
         content.tables |= {name: stage.outcome.artifact.folder / file for name, file in record.tables.items()}
     identity = (f"fingerprint.{last.record.stage}", last.fingerprint)

@@ -33,7 +33,9 @@ def read_point(point: SweepPoint, outcomes: Sequence[StageOutcome]) -> list[Seed
     rows = []
     for seed in point.config.exploration.seeds:
         own = {name: folders[name if name in folders else f"{name}-seed{seed}"] for name in READ}
-        rows.append(rowing.read_row(point.place, point.config.name, seed, own))
+        row = rowing.read_row(point.place, point.config.name, seed, own)
+        found = {key: re.fullmatch(rf"system-(.+)-seed{seed}", key) for key in folders}
+        rows.append(rowing.with_systems(row, {name[1]: folders[key] for key, name in found.items() if name}))
     return rows
 
 
@@ -47,7 +49,11 @@ def compare_runs(sweep: Sweep, rows: Sequence[SeedRow]) -> Artifact:
         STAGE,
         VERSION,
         {"name": sweep.name, "dimensions": file.dimensions, "places": places, **section},
-        {f"{number} {row.run}, seed {row.seed}": row.fingerprints["evaluation"] for number, row in enumerate(rows)},
+        {
+            f"{number} {row.run}, seed {row.seed}{'' if name == 'evaluation' else f', {name}'}": fingerprint
+            for number, row in enumerate(rows)
+            for name, fingerprint in row.judged.items()
+        },
     )
 
     def write(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """Sweep files, and the figures that a sweep can show: what each measures, in words that a plot's axis can carry.
 
 Their names are those under which stages record them (``tracking.json``). ``.hop2`` at the end means the 2-hop questions
-alone; ``template_control.`` or ``ceiling.`` before it, that control instead of the explorer.
+alone; ``template_control.`` or ``ceiling.`` before it, that control instead of the explorer; ``system.ROW.`` a row
+of the comparison of systems.
 """
 
 from __future__ import annotations
@@ -66,15 +67,18 @@ SETTINGS = {  # what is varied, in words; a setting that is not here is called b
 }
 
 _SCORE = re.compile(r"(?:(?P<control>[a-z_]+)\.)?(?P<score>[a-z0-9_]+)(?:\.hop(?P<hops>\d+))?")
+_OF_SYSTEM = re.compile(r"system\.(?P<row>.+)\.(?P<score>[a-z0-9_]+)")
 
 
 def label_of(name: str) -> str:
     """Return what a figure measures, with its unit; raises ``ValueError`` for a name that is none."""
     if name in COSTS:
         return COSTS[name]
+    if (system := _OF_SYSTEM.fullmatch(name)) and system["score"] in SCORES:
+        return f"{system['row']}: {SCORES[system['score']]}"
     found = _SCORE.fullmatch(name)
     if found is None or found["score"] not in SCORES or found["control"] not in (None, *CONTROLS):
-        forms = f"{' and '.join(f'{control}.<score>' for control in CONTROLS)}, and <score>.hop<number>"
+        forms = f"{', '.join(f'{one}.<score>' for one in (*CONTROLS, 'system.ROW'))}, and <score>.hop<number>"
         legal = with_nearest(name, [*SCORES, *COSTS])
         raise ValueError(f"no stage records {shorten(name)}; legal: {legal}; scores also as {forms}")
     label = SCORES[found["score"]] + (f", {found['hops']}-hop" if found["hops"] else "")

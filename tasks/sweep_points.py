@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_file import Setting, configure, machine_paths, packaged, parse_setting, read_yaml, validated
 from kgqa_core.errors import ConfigError
 from kgqa_core.tracking import hop_metric, read_record
-from tasks.sweep_config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
+from tasks.sweep_config import BASE, COSTS, CURVES, POINT, SCORES, PointSection, SweepFile, label_of
 
 CONTROL_ROLES = {"template control": "template_control.", "ceiling": "ceiling."}
 MAX_NAME = 90  # characters of a run's name; files are named by it
@@ -41,6 +41,11 @@ class SeedRow:
     fingerprints: Mapping[str, str]  # stage -> artifact that the figures are from
     figures: Mapping[str, float]  # names as in sweeps.figures
     curves: Mapping[str, Sequence[tuple[int, float]]]  # name -> (training step, value)
+
+    @property
+    def judged(self) -> dict[str, str]:
+        """Return the artifacts that hold its scores: of the explorer's evaluation, and of each system."""
+        return {name: one for name, one in self.fingerprints.items() if name.startswith(("evaluation", "system "))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,17 @@ def read_row(place: Place, run: str, seed: int, folders: Mapping[str, Path]) -> 
     return SeedRow(place, run, seed, fingerprints, figures, curves)
 
 
+def with_systems(row: SeedRow, folders: Mapping[str, Path]) -> SeedRow:
+    """Return a row with the scores of the run's systems; ``folders``: of their stages, by row of the comparison."""
+    figures, fingerprints = dict(row.figures), dict(row.fingerprints)
+    for name, folder in folders.items():
+        (scores,) = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        overall = scores["overall"]
+        figures |= {f"system.{name}.{score}": float(overall[score]) for score in SCORES if score in overall}
+        fingerprints[f"system {name}"] = folder.name
+    return replace(row, figures=figures, fingerprints=fingerprints)
+
+
 def join_repetitions(rows: Iterable[SeedRow], repeated: Sequence[str]) -> list[PointRow]:
     """Return a row for every place, without the ``repeated`` settings, in order of first appearance."""
     places: dict[str, Place] = {}
@@ -93,7 +109,7 @@ def join_repetitions(rows: Iterable[SeedRow], repeated: Sequence[str]) -> list[P
         key = json.dumps(place, default=str)
         places.setdefault(key, place)
         # Repetitions can be one and the same explorer (any draw of all questions is all questions): it counts once.
-        groups.setdefault(key, {})[row.fingerprints["evaluation"]] = row
+        groups.setdefault(key, {})[str(row.judged)] = row
     joined = []
     for key, group in groups.items():
         one, shared = next(iter(group.values())), set.intersection(*(set(row.curves) for row in group.values()))

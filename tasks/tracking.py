@@ -326,7 +326,7 @@ def _publish_system(
     """Publish one system and seed, in the place of runs that hold only the first of its stages; return its id."""
     content = system.content
     run_id = _start(client, experiment, content, ours)
-    figures = {name: value for name, (_, value, _) in content.metrics.items()}
+    figures = {row["figure"]: row["value"] for row in content.rows[run_content.FIGURES]}
     if plot := draw_learning_curves(content.curves, content.name):
         client.log_figure(run_id, plot, "plots/learning_curves.png")
     if plot := draw_hits_by_hops(figures, content.name):

@@ -66,6 +66,7 @@ SETTINGS = [
     *(f"name={name}" for name in ("''", "a/b", "..", "'\x1b[2J'", "'" + "漢" * 100 + "'", "x" * 300, "[a]")),
     *(f"lm.url={url}" for url in ("'http://me:secret@x/v1'", "'http://x/v1?key=secret'", "file:///etc/passwd", "x")),
     *(f"lm.extra={{{key}: secret}}" for key in ("api_key", "API-Key", "token", "Authorization", "password", "model")),
+    *(f"lm.extra={{{key}: 1}}" for key in ("temperature", "top_p", "seed", "stop", "max_tokens")),
     "lm.extra={headers: {Authorization: secret}}",
     "lm.extra={x: [{y: 'Bearer secret'}]}",
     "lm.key_variable=sk-secret",

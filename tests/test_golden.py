@@ -44,7 +44,7 @@ explorer: {steps: 2, edge_budget: 5, epochs: 1}
 """
 
 TRAINED = {"explorer", "evaluation", "candidates", "lm", "reasoner", "dense", "plans"}  # stages, and what follows them
-TRAINED |= {"fusion", "system", "comparison"}
+TRAINED |= {"fusion", "choice", "system", "comparison"}
 
 Golden = dict[str, dict[str, str | int]]
 

@@ -209,3 +209,19 @@ def test_a_failed_build_of_torch_scatter_fails_in_ci_only_and_a_missing_compiler
     assert done.returncode == expected
     assert "the compiler gave up" in done.stderr
     assert ("Going on without it" in done.stderr) == (not ci)
+
+
+@pytest.mark.parametrize(("attempts", "expected"), [(1, 0), (2, 0), (3, 1)])
+def test_ci_installs_chromium_in_one_of_two_attempts_and_ends_without_it(tmp_path, attempts, expected):
+    programs, log = tmp_path / "bin", tmp_path / "log"
+    made = write_program(programs / "make", f'echo "make $* CI=$CI" >> {log}').with_name("chromium")
+    install = (
+        f"echo install >> {log}; [ $(grep -c install {log}) = {attempts} ] || exit 100; : > {made}; chmod +x {made}"
+    )
+    write_program(programs / "apt-get", f"PATH={os.defpath}; case $1 in install) {install} ;; esac")
+    for name in ("bash", "dirname", "timeout"):
+        (programs / name).symlink_to(shutil.which(name))
+    done = run_script("run", PATH=str(programs))
+    assert (done.returncode, "without it the tests in a browser cannot run" in done.stderr) == (expected, expected == 1)
+    lines = log.read_text().splitlines()
+    assert lines == ["install"] * min(attempts, 2) + ["make test CI=true"] * (not expected)

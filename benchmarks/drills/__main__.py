@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.drills.full_memory import full_memory
+from benchmarks.drills.load import load
 from benchmarks.drills.runs import CONF, MODEL, Home, kill_group, running
 from benchmarks.drills.scheduled import scheduled
 from kgqa_core.artifacts import write_json
@@ -184,7 +186,8 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
 
 
 DRILLS: dict[str, Callable[..., Found]] = {
-    one.__name__: one for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed, scheduled)
+    one.__name__: one
+    for one in (kills, two_at_once, mlflow_away, sigterm, rollback, server_killed, scheduled, load, full_memory)
 }
 
 
@@ -193,7 +196,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drills", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*DRILLS, []], metavar="NAME", help=", ".join(DRILLS))
     parser.add_argument(
-        "--points", type=int, default=30, help="at which `kills` kills, runs of `scheduled` (default: %(default)s)"
+        "--points",
+        type=int,
+        default=30,
+        help="at which `kills` kills, runs of `scheduled`, seconds of `load` (default: %(default)s)",
     )
     parser.add_argument("--out", type=Path, help="write what was found there, as well")
     options = parser.parse_args()

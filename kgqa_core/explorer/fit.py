@@ -134,25 +134,21 @@ def fit_explorer(
     """
     torch.set_num_threads(run.threads)
     lessons, dev = _lessons(sets, section, run.device)
-    width, cpu_seconds = dev.texts.relations.shape[1], 0.0
+    width = dev.texts.relations.shape[1]
     identity = [len(sets), section.model_dump(mode="json"), seed, encoder, run.device, [len(one.train) for one in sets]]
-    tried: list[tuple[float, int, Explorer]] = []
-    for number in range(section.tries):
-        own, prefix = seed + 7919 * number, f"try{number + 1}." if number else ""  # the first is as if it were alone
-        torch.manual_seed(own)
-        model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
-        if init_from is not None:
-            fresh = start_from(model, init_from, encoder=encoder, attention=section.init_attention)
-            run.recorder.param("init_fresh", ", ".join(fresh) or "none")
-        trainer = Trainer(model.to(run.device), lessons, section, seed=own)
-        journal = Journal(run.journal and run.journal / prefix, hash_json([*identity, number]))
-        watch = _train(trainer, dev, section, journal, run, prefix)
-        tried.append((watch.best_figure, -number, model))
-        cpu_seconds += watch.cpu_seconds
-    _, kept, model = max(tried, key=lambda one: one[:2])  # the first of equals
+    torch.manual_seed(seed)
+    model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
+    if init_from is not None:
+        fresh = start_from(model, init_from, encoder=encoder, attention=section.init_attention)
+        run.recorder.param("init_fresh", ", ".join(fresh) or "none")
+    trainer = Trainer(model.to(run.device), lessons, section, seed=seed)
+    cpu_seconds = _train(trainer, dev, section, Journal(run.journal, hash_json(identity)), run)
     started = time.process_time()
-    by_budget_alone = section.variant == "paper"
-    attention_threshold, figures = (0.0, measure(model, dev)) if by_budget_alone else choose_thresholds(model, dev)
+    if section.variant == "paper" or section.learn_dev:  # by the budget alone; or as training walked at last
+        attention_threshold = 0.0 if section.variant == "paper" else trainer.threshold
+        figures = measure(model, dev, attention_threshold)
+    else:
+        attention_threshold, figures = choose_thresholds(model, dev)
     answer_threshold = figures.answer_threshold
     found = {
         "train.cpu_seconds": cpu_seconds,
@@ -160,7 +156,6 @@ def fit_explorer(
         "dev.answer_threshold": answer_threshold,
         "dev.attention_threshold": attention_threshold,
     }
-    found |= {"train.kept_try": 1.0 - kept} if section.tries > 1 else {}
     found |= {"dev.hits1": figures.hits1, "dev.coverage": figures.coverage} if len(dev.questions) else {}
     found |= {"dev.f1": figures.f1[answer_threshold]} if figures.f1 else {}
     run.recorder.metrics(found)
@@ -180,33 +175,34 @@ def fit_explorer(
 
 
 def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str) -> tuple[list[Lessons], Lessons]:
-    """Return what is learned from, and the dev questions of the first dataset that have a topic and a gold."""
+    """Return what is learned from, and the dev questions of the first dataset that have a topic and a gold.
+
+    Where dev is learned from it holds none: what is taught cannot tell how well the rest is known.
+    """
     lessons, devs = [], []
     for one in sets:
-        asked = {question.asked(section.mask_topics) for question in (*one.train, *one.dev)}
+        taught, held = ((*one.train, *one.dev), ()) if section.learn_dev else (one.train, one.dev)
+        asked = {question.asked(section.mask_topics) for question in (*taught, *held)}
         text_row = {text: row for row, text in enumerate(sorted(asked))}
-        train = question_arrays(one.train, text_row, mask_topics=section.mask_topics)
+        train = question_arrays(taught, text_row, mask_topics=section.mask_topics)
         if not train.teaching().size:
             raise InputError(
-                f"none of the {len(one.train)} training questions has a topic and an answer to learn from; "
-                "see kgqa lint"
+                f"none of the {len(taught)} training questions has a topic and an answer to learn from; see kgqa lint"
             )
         texts = texts_of(list(text_row), one.graph, look_up(one.encodings)).to(device)
         options = ExploreOptions(edge_budget=section.edge_budget, reenter_topic=one.reenter_topic)
-        golden = [question for question in one.dev if question.topics and explorer_golds(question)]
+        golden = [question for question in held if question.topics and explorer_golds(question)]
         dev = question_arrays(golden, text_row, mask_topics=section.mask_topics)
         lessons.append(Lessons(one.graph, train, texts, options))
         devs.append(Lessons(one.graph, dev, texts, options))
     return lessons, devs[0]
 
 
-def _train(
-    trainer: Trainer, dev: Lessons, section: ExplorerSection, journal: Journal, run: FitRun, prefix: str
-) -> _Watch:
-    """Train to the end or until dev gains no more; leave the weights of the best epoch; return how it went.
+def _train(trainer: Trainer, dev: Lessons, section: ExplorerSection, journal: Journal, run: FitRun) -> float:
+    """Train to the end or until dev gains no more; leave the weights of the best epoch; return the CPU seconds.
 
     Where no number of epochs is given, half of them without a gain is the end, and a later epoch counts as equal if it
-    is worse by no more than one dev question: few of these say little. Names of curves begin with ``prefix``.
+    is worse by no more than one dev question: few of these say little.
     """
     recorder, best, watch = run.recorder, dict[str, Tensor](), _Watch()
     if kept := journal.go_on(trainer):
@@ -223,7 +219,7 @@ def _train(
         if len(watch.since) == CURVE_EVERY or is_last:
             for name in CURVES:
                 mean = float(np.mean([getattr(one, name) for one in watch.since]))
-                recorder.curve(f"{prefix}train.{name}", step.step, mean)
+                recorder.curve(f"train.{name}", step.step, mean)
             watch.since.clear()
         run.progress(step.step, step.num_steps)
         watch.cpu_seconds = time.process_time() - started
@@ -232,18 +228,18 @@ def _train(
             watch.looked_at = step.step
             figures = measure(trainer.model, dev, trainer.threshold)
             for name, value in (("hits1", figures.hits1), ("f1", figures.best_f1), ("coverage", figures.coverage)):
-                recorder.curve(f"{prefix}dev.{name}", step.step, value)
+                recorder.curve(f"dev.{name}", step.step, value)
             if watch.is_best(step.epoch, figures.hits1 + figures.best_f1, slack):
                 best = {name: weight.detach().clone() for name, weight in trainer.model.state_dict().items()}
             if step.epoch - watch.gained_epoch >= patience:
-                recorder.metric(f"{prefix}train.stopped_after_epoch", step.epoch)
+                recorder.metric("train.stopped_after_epoch", step.epoch)
                 break
         journal.save(trainer, best, {**asdict(watch), "curves": recorder.curves()}, now=step.ends_epoch or is_last)
     watch.cpu_seconds = time.process_time() - started
     if best:
         trainer.model.load_state_dict(best)
-        recorder.metric(f"{prefix}train.best_epoch", watch.best_epoch)
-    return watch
+        recorder.metric("train.best_epoch", watch.best_epoch)
+    return watch.cpu_seconds
 
 
 @dataclass(slots=True)

@@ -102,8 +102,9 @@ class Meter:
 
     def usage(self, **where: str) -> Usage:
         """Return the sum over the accounts whose fields are those given: ``usage(system="rog")``."""
-        own = [usage for account, usage in self._accounts.items() if where.items() <= account._asdict().items()]
-        return Usage(**{name: sum(getattr(usage, name) for usage in own) for name in FIGURES})
+        with self._guard:
+            own = [usage for account, usage in self._accounts.items() if where.items() <= account._asdict().items()]
+            return Usage(**{name: sum(getattr(usage, name) for usage in own) for name in FIGURES})
 
     def take(self) -> tuple[pa.Table, dict[str, str]]:
         """Return a row per account, and the questions that a budget stopped with the limit; all accounts begin anew.

@@ -142,6 +142,8 @@ class Server:
                     raw += part
                     if len(raw) > MAX_BYTES:
                         return Reply("bad_response", message=f"a reply of more than {MAX_BYTES} bytes")
+                if len(self._key) >= 12:  # some servers repeat it; a short one ("EMPTY") may be part of an answer
+                    raw = raw.replace(self._key.encode(), b"***")
                 return self._judge(response, bytes(raw))
         except httpx.ConnectTimeout:
             return Reply("unreachable", message=f"no connection within {self._section.connect_timeout:g} s")
@@ -184,7 +186,7 @@ class Server:
             return Reply(problem, content, message, status, _retry_after(response.headers.get("retry-after", "")))
         if param.split(".")[0] in (*OUR_FIELDS, *self._section.extra):
             raise EndpointError(
-                f"{url} does not take the parameter {shorten(param)}: {message}. Legal ways around: lm.log_probs: "
+                f"{url} does not take the parameter {self._clean(param)}: {message}. Legal ways around: lm.log_probs: "
                 "false, lm.limit_field, lm.choices: none, lm.beams: false, or another lm.extra"
             )
         return Reply("refused", content, message, status)
@@ -223,5 +225,5 @@ def dig(content: Any, *path: str | int) -> Any:
 
 
 def whole(value: object) -> int | None:
-    """Return a number of things; None where it is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+    """Return a number of things; None where it is none, or so large that a sum of them could not be stored."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

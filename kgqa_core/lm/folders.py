@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-from kgqa_core.errors import InputError, did_you_mean, nearest_beside, shorten
+from kgqa_core.errors import ConfigError, InputError, did_you_mean, nearest_beside, shorten
 from kgqa_core.lm.types import Prompt
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -166,17 +167,19 @@ def load(
     dtype: Dtype = "auto",
     quantise: Quantise = "none",
     device: str = "cpu",
+    shards: Any = None,
 ) -> Loaded:
     """Load a causal language model; raises InputError where something of it cannot be used.
 
     An ``adapter``, in peft's own format, that brings a tokenizer is asked through that one. ``dtype`` "auto" is float32
-    on a CPU, and elsewhere what was saved. ``quantise`` needs bitsandbytes and a GPU. ``device``: "cpu" or "cuda".
+    on a CPU, and elsewhere what was saved. ``quantise`` needs bitsandbytes. ``device``: "cpu" or "cuda". With
+    ``shards``, as of ``divide``, each process of torch reads its part of every weight.
     """
     read_config(folder)
     if adapter is not None:
         check_adapter(adapter, folder)
     tokenizer = load_tokenizer(folder, adapter)
-    model = _load_weights(folder, dtype, quantise, device)
+    model = _load_weights(folder, dtype, quantise, device, shards)
     num_rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > num_rows and adapter is None:
         raise InputError(f"{folder} has a tokenizer of {len(tokenizer)} tokens, but a model of {num_rows}: they are "
@@ -189,7 +192,7 @@ def load(
         if len(tokenizer) > num_rows:
             model.resize_token_embeddings(len(tokenizer))
         model = add_adapter(model, adapter)
-        if loaded_as == "float32":  # faster, but it rounds
+        if loaded_as == "float32" and quantise == "none":  # faster, but it rounds
             model = model.merge_and_unload()
     text = model.config.get_text_config(decoder=True)
     context = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
@@ -213,14 +216,15 @@ def load_tokenizer(folder: Path, adapter: Path | None = None) -> Any:
     return tokenizer
 
 
-def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -> Any:
+def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str, shards: Any) -> Any:
     wanted: Any = getattr(torch, dtype) if dtype != "auto" else torch.float32 if device == "cpu" else "auto"
-    options: dict[str, Any] = {"dtype": wanted}
+    options: dict[str, Any] = {"dtype": wanted, **({"distributed_config": shards} if shards else {})}
     if quantise != "none":
-        if device == "cpu" or importlib.util.find_spec("bitsandbytes") is None:
-            raise InputError(f"quantise is {quantise!r}, which needs a GPU and bitsandbytes: set device to cuda and "
-                             "`pip install bitsandbytes`, or set quantise to none")  # fmt: skip
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise InputError(f"weights of {quantise} need bitsandbytes: `pip install bitsandbytes`, or set lm.quantise "
+                             "to none and reasoner.tuning to lora")  # fmt: skip
         int4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+        int4 |= {"bnb_4bit_use_double_quant": True}
         settings = {"load_in_8bit": True} if quantise == "int8" else int4
         quantisation = transformers.BitsAndBytesConfig(**settings)  # type: ignore[no-untyped-call]
         options |= {"quantization_config": quantisation, "device_map": {"": device}}
@@ -240,7 +244,27 @@ def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -
             f"{folder} lacks {len(missing)} of its weights ({shorten(missing[0])} first). Copy the model whole: "
             "missing weights would be random numbers"
         )
-    return model.to(device) if quantise == "none" else model
+    return model.to(device) if quantise == "none" and shards is None else model
+
+
+def divide(folder: Path, processes: int, *, half: bool) -> Any:
+    """Return how ``load`` divides a model over processes: by the plan of its architecture, and block by block.
+
+    Where ``half``, a block is put together in bfloat16 for its products, and gradients are summed in float32. Raises
+    ConfigError where transformers does not say what the blocks of the architecture are.
+    """
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model: Any = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    blocks = {
+        name for name, module in model.named_modules() if type(module).__name__ in (model._no_split_modules or ())
+    }
+    if not blocks:
+        raise ConfigError(f"transformers names no blocks of {config.model_type}: it is not tuned with runtime.sharded")
+    plan = dict.fromkeys((re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in blocks), "free_full_weight")
+    return DistributedConfig(fsdp_size=processes, fsdp_plan=plan, fsdp_mixed_precision=half)
 
 
 @contextmanager

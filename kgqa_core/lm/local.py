@@ -289,11 +289,13 @@ class Tunable:
 def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
     """Open a local folder for tuning.
 
-    With LoRA the base's own weights are frozen, and kept in the type of matrix products. Weights that are trained, and
-    their optimiser's moments, are float32. With ``job.adapter`` LoRA goes on from its weights, and full tuning from the
-    base with it added. Raises InputError where a folder is none that can be used, ConfigError where the section does
-    not fit it.
+    With LoRA the base's own weights are frozen, and kept in the type of matrix products, or in four bits. Weights that
+    are trained, and their optimiser's moments, are float32. With ``job.adapter`` LoRA goes on from its weights, and
+    full tuning from the base with it added. Raises InputError where a folder is none that can be used, ConfigError
+    where the section does not fit it.
     """
+    from accelerate import PartialState
+
     torch.manual_seed(job.seed)
     section, base_sha256, start_sha256 = job.section, folders.hash_model(job.base, hash_file), ""
     if job.adapter is not None:
@@ -301,11 +303,20 @@ def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
         start_sha256 = folders.hash_model(job.adapter, hash_file, is_adapter=True)
     on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported()
     half = section.precision == "bfloat16" or (section.precision == "auto" and on_gpu)
-    is_lora = section.tuning == "lora"
+    is_lora, shards = section.tuning != "full", None
+    if job.sharded:
+        processes = PartialState().num_processes
+        if is_lora or job.adapter is not None or processes == 1:
+            raise ConfigError("runtime.sharded is for tuning: full, of a base without adapter, in several processes")
+        shards = folders.divide(job.base, processes, half=half)
+    dtype: Dtype = "bfloat16" if half and is_lora else "float32"
     added = None if is_lora else job.adapter
-    loaded = load(job.base, adapter=added, dtype="bfloat16" if half and is_lora else "float32", device=device)
-    model = loaded.model.requires_grad_(True)  # peft froze what an adapter was added to
-    if is_lora:
+    bits: Quantise = "int4" if section.tuning == "qlora" else "none"
+    loaded = load(job.base, adapter=added, dtype=dtype, quantise=bits, device=device, shards=shards)
+    model = loaded.model
+    if not is_lora:
+        model.requires_grad_(True)  # peft froze what an adapter was added to
+    else:
         model = with_lora(model, section, autocast=half)
         model.peft_config["default"].base_model_name_or_path = f"{job.base.name}-{base_sha256[:12]}"
         if job.adapter is not None:

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from kgqa_core import errors
@@ -77,8 +78,8 @@ class Notes:
 class Journal(TrainerCallback):
     """Accounts for each step, judges dev, and saves now and then all that an exact continuation needs.
 
-    States are folders ``step-N`` of safetensors and JSON, each whole or not there; two are kept. Trainer's own
-    checkpoints are pickled, so they are not used.
+    States are folders ``step-N`` of safetensors and JSON, each whole or not there; two are kept. Of a sharded training
+    each process has a file of its own shards in them. Trainer's own checkpoints are pickled, so they are not used.
     """
 
     def __init__(
@@ -101,36 +102,48 @@ class Journal(TrainerCallback):
         self._next = time.monotonic() + job.save_every  # when the next state is due
         self.notes, self._tensors, self._groups = Notes(), dict[str, Tensor](), dict[str, Any]()
         self._best: dict[str, Tensor] = {}  # the weights of the best evaluation, where not the last
-        for state in sorted(folder.glob("step-*"), reverse=True):  # the last one that can be read
-            try:
-                said = json.loads((state / STATE).read_text(encoding="utf-8"))
-                if said["identity"] != identity:
-                    _log.warning("%s is of another training: beginning anew", state)
-                    shutil.rmtree(state, ignore_errors=True)
-                    continue
-                self._tensors = load_file(state / TENSORS)
-                saved = _part(self._tensors, "weights")
-                if set(weights) != set(saved):
-                    raise KeyError(f"{len(set(weights) ^ set(saved))} names of weights differ")
-                self.notes, self._groups = Notes(**said["notes"]), said["groups"]
-                self._best = _part(self._tensors, "best")
-                with torch.no_grad():  # last: whoever begins anew must not begin from these
-                    for name, parameter in weights.items():
-                        parameter.copy_(saved[name])
-                _log.info("going on after step %d of %d", self.notes.step, steps)
+        rank = PartialState().process_index
+        self._file = TENSORS if rank == 0 or not job.sharded else f"state-{rank}.safetensors"  # has what is held here
+        found = sorted(folder.glob("step-*"), reverse=True)
+        PartialState().wait_for_everyone()  # all know the same states, before one removes any
+        for state in found:  # the last one that all can read
+            able = torch.tensor([int(self._read(state))], device=next(iter(weights.values())).device)
+            if gather(able).all():
                 break
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
-                _log.warning("cannot go on from %s: %s", state, shorten(str(problem)))
+            self.notes, self._tensors, self._groups = Notes(), {}, {}
+        saved, self._best = _part(self._tensors, "weights"), _part(self._tensors, "best")
+        with torch.no_grad():
+            for name, one in saved.items():
+                local(weights[name]).copy_(one)
         for point in self.notes.points:
             self._on_point(*point)
+
+    def _read(self, state: Path) -> bool:
+        """Read a state; say whether the training can go on from it."""
+        try:
+            said = json.loads((state / STATE).read_text(encoding="utf-8"))
+            if said["identity"] != self._identity:
+                _log.warning("%s is of another training: beginning anew", state)
+                shutil.rmtree(state, ignore_errors=True)
+                return False
+            self._tensors = load_file(state / self._file)
+            if differ := set(self._weights) ^ set(_part(self._tensors, "weights")):
+                raise KeyError(f"{len(differ)} names of weights differ")
+            self.notes, self._groups = Notes(**said["notes"]), said["groups"]
+            _log.info("going on after step %d of %d", self.notes.step, self._steps)
+            return True
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
+            _log.warning("cannot go on from %s: %s", state, shorten(str(problem)))
+            return False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set optimiser, schedule and random numbers to where the state that was found has them."""
         if self._groups:
             moments: dict[int, dict[str, Tensor]] = {}
+            tuned = [one for group in kwargs["optimizer"].param_groups for one in group["params"]]
             for name, tensor in _part(self._tensors, "optimizer").items():
                 index, _, rest = name.partition(".")
-                moments.setdefault(int(index), {})[rest] = tensor
+                moments.setdefault(int(index), {})[rest] = _divided_as(tuned[int(index)], tensor)
             kwargs["optimizer"].load_state_dict({"state": moments, "param_groups": self._groups["optimizer"]})
             kwargs["lr_scheduler"].load_state_dict(self._groups["scheduler"])
             # A row per process; torch would read the first row of a view, so it is copied.
@@ -163,7 +176,7 @@ class Journal(TrainerCallback):
             notes.since.clear()
         if notes.step in self._judged_at and (losses := self._judge()):
             points += [(f"dev.loss.{name}", notes.step, loss) for name, loss in losses.items()]
-            self._keep(losses, copy=args.process_index == 0)  # which alone saves the tuned weights
+            self._keep(losses, copy=job.sharded or args.process_index == 0)  # which else saves alone
         notes.points += points
         notes.cpu_seconds = time.process_time() - self._began
         due = torch.tensor([time.monotonic() >= self._next], dtype=torch.int64, device=args.device)
@@ -185,38 +198,56 @@ class Journal(TrainerCallback):
             notes.dev_losses = losses
         elif notes.best is None or mean < notes.best[1]:
             notes.best, notes.dev_losses = (notes.step, mean), losses
-            self._best = {name: one.detach().cpu().clone() for name, one in self._weights.items() if copy}
+            self._best = {name: local(one.detach()).cpu().clone() for name, one in self._weights.items() if copy}
 
     @torch.no_grad()
     def restore_best(self) -> None:
         """Put the weights of the best evaluation into the model, where they are kept."""
         for name, best in self._best.items():
-            self._weights[name].copy_(best)
+            local(self._weights[name]).copy_(best)
 
     def _save(self, args: Any, optimizer: Any, scheduler: Any) -> None:
-        """Save a state; every process gives its random numbers, the first one writes."""
+        """Save a state; every process gives its random numbers, the first one writes, and who else has shards."""
         started = time.monotonic()
         random = {"cpu": gather(torch.get_rng_state()[None].to(args.device))}
         if args.device.type == "cuda":
             random["cuda"] = gather(torch.cuda.get_rng_state(args.device)[None].to(args.device))
-        if args.process_index == 0:
+        if self._job.sharded or args.process_index == 0:
             told = optimizer.state_dict()
             tensors: dict[str, Tensor] = {f"weights.{name}": weight for name, weight in self._weights.items()}
             tensors |= {f"best.{name}": weight for name, weight in self._best.items()}
             tensors |= {f"random.{name}": rows for name, rows in random.items()}
             for index, moments in told["state"].items():
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(one) for name, one in moments.items()}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tensors = {name: local(one.detach()).cpu().contiguous() for name, one in tensors.items()}
+            save_file(tensors, self.folder / self._file)
+        PartialState().wait_for_everyone()
+        if args.process_index == 0:
             groups = {"optimizer": told["param_groups"], "scheduler": scheduler.state_dict()}
             state = {"identity": self._identity, "groups": groups, "notes": asdict(self.notes)}
-            self.folder.mkdir(parents=True, exist_ok=True)
             with written_whole(self.folder / f"step-{self.notes.step:08d}") as partial:
                 partial.mkdir()
-                save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, partial / TENSORS)
+                for file in self.folder.glob("*.safetensors"):  # no process writes its next one before this one is done
+                    file.replace(partial / file.name)
                 (partial / STATE).write_text(json.dumps(state), encoding="utf-8")
             for folder in sorted(self.folder.glob("step-*"), reverse=True)[2:]:
                 shutil.rmtree(folder, ignore_errors=True)
         now = time.monotonic()
         self._next = now + (max(self._job.save_every, (now - started) * SAVING_SHARE) if self._job.save_every else 0)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process holds: all of it, unless it is sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _divided_as(parameter: Tensor, part: Tensor) -> Tensor:
+    """Return what ``local`` gave of a parameter's moment as the moment itself; a count of steps stays as it is."""
+    if not isinstance(parameter, DTensor) or part.dim() == 0:
+        return part
+    how: Any = {"run_check": False, "shape": parameter.shape, "stride": parameter.stride()}
+    return DTensor.from_local(part.to(parameter.device), parameter.device_mesh, parameter.placements, **how)
 
 
 def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
@@ -245,19 +276,28 @@ def tune(
             adam_beta2=section.adam_beta2,
             max_grad_norm=section.gradient_norm,
             activation_checkpointing=section.gradient_checkpointing,
+            # Sharded gradients are summed after each pass: until then, they would be whole on each GPU.
+            accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}} if job.sharded else None,
             seed=job.seed,
         )
         rank, count = arguments.process_index, arguments.world_size
         tunable = open_tunable(job, device=str(arguments.device))
         tokens, key = _tokens(job, tunable, work)
         batches = data.draw_batches(tokens, section, seed=job.seed, num_processes=count)
-        judged = data.dev_sample(tokens, section.dev_examples, job.seed)[rank::count]
-        judging: Any = {"pad": tunable.pad, "precision": tunable.precision, "batch_size": batches.shape[3]}
+        judged = data.dev_sample(tokens, section.dev_examples, job.seed)
+        judging: Any = {
+            "rank": rank,
+            "count": count,
+            "pad": tunable.pad,
+            "precision": tunable.precision,
+            "batch_size": batches.shape[3],
+        }
         journal = Journal(
             job,
             work / "states",
             identity=hash_json(
                 [VERSION, key, tunable.start_sha256, section.model_dump(mode="json"), job.seed, job.device, count]
+                + job.sharded * ["sharded"]
             ),
             weights=tunable.weights,
             shares=tokens.shares(batches),
@@ -269,6 +309,8 @@ def tune(
         journal.restore_best()
         if rank == 0:
             save_tuned(tunable, job)
+        elif job.sharded:  # it hands the first one its shards
+            tunable.model.save_pretrained(scratch, is_main_process=False)
         PartialState().wait_for_everyone()
     notes = journal.notes
     return TuneReport(
@@ -317,6 +359,8 @@ def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, argumen
             cures = [f"lower micro_batch (now {size})"] if is_whole else []
             cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
             cures += [f"lower max_length (now {section.max_length})"]
+            can_shard = section.tuning == "full" and arguments.device.type == "cuda"
+            cures += ["divide the model over several GPUs (runtime.sharded)"] if can_shard and not job.sharded else []
             raise KgqaError(f"the memory does not hold a step: {', or '.join(cures)}") from problem
 
 
@@ -355,8 +399,9 @@ def tune_in_processes(
         shared = job.model_copy(update={"journal": job.journal or Path(scratch) / "journal"})
         file.write_text(shared.model_dump_json(), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command, threads = [*torchrun, "-m", "kgqa_core.lm.tune", str(file)], {"OMP_NUM_THREADS": str(job.threads)}
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": log, "env": {**os.environ, **threads}, "text": True}
+        command, own = [*torchrun, "-m", "kgqa_core.lm.tune", str(file)], {"OMP_NUM_THREADS": str(job.threads)}
+        own |= {"CUDA_VISIBLE_DEVICES": ""} if job.device == "cpu" else {}  # else shards would be put on a GPU
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": log, "env": {**os.environ, **own}, "text": True}
         with subprocess.Popen(command, **pipes) as started:
             try:
                 for line in started.stdout or ():

@@ -23,6 +23,7 @@ from accelerate.utils import reduce
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PrinterCallback, Trainer, TrainingArguments
@@ -60,6 +61,7 @@ class TuneJob(BaseModel):
     out: Path  # gets adapter/ or model/
     journal: Path | None = None  # folder from which a killed training goes on; also keeps the tokens
     device: str = "cpu"  # or cuda; under torchrun each process takes the GPU of its rank
+    sharded: bool = False  # weights, gradients and moments are divided over the processes, of torchrun, as FSDP2 does
     threads: int = 1
     curve_every: int = 10  # steps per point of the training curves
     save_every: float = 20.0  # seconds between two states, at least; more where saving takes long; 0: each step
@@ -67,7 +69,7 @@ class TuneJob(BaseModel):
     @property
     def tuned(self) -> Path:
         """Where the tuned model will be: an adapter in peft's format, or a transformers folder."""
-        return self.out / ("adapter" if self.section.tuning == "lora" else "model")
+        return self.out / ("model" if self.section.tuning == "full" else "adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,8 @@ class Loop(Trainer):
     def __init__(self, passes: Iterable[dict[str, Tensor]], steps: int, precision: torch.dtype, **options: Any) -> None:
         super().__init__(**options)
         self._passes, self._steps, self._precision = passes, steps, precision
-        self._most = CPU_TOKENS if self.args.device.type == "cpu" else None
+        is_sharded = isinstance(self.model, FSDPModule)  # then all processes go through the blocks at the same time
+        self._most = CPU_TOKENS if self.args.device.type == "cpu" and not is_sharded else None
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
@@ -348,6 +351,8 @@ def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
     inner = model.module if isinstance(model, DistributedDataParallel) else model  # whose forwards all ranks do alike
     if getattr(inner, "is_activation_checkpointing", False) or not sees_all(inner.config):
         return None  # it keeps no states, or forgets what is behind a window
+    if isinstance(inner, FSDPModule):
+        return None  # the processes go through its blocks together, and their passes have not the same beginnings
     read = inner(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
     layer: Any
     for layer in read.layers:
@@ -387,17 +392,33 @@ def dev_sample(tokens: Tokens, per_instruction: int, seed: int) -> Int:
 
 @torch.no_grad()
 def dev_losses(
-    model: Any, tokens: Tokens, examples: Int, *, pad: int, precision: torch.dtype, batch_size: int
+    model: Any,
+    tokens: Tokens,
+    examples: Int,
+    *,
+    rank: int,
+    count: int,
+    pad: int,
+    precision: torch.dtype,
+    batch_size: int,
 ) -> dict[str, float]:
-    """Return the mean negative log-likelihood of a target token, of each instruction that has dev examples."""
+    """Return the mean negative log-likelihood of a target token, of each instruction that has dev examples.
+
+    Of ``examples`` this process, ``rank`` of ``count``, reads its share, in as many passes as all others: where they
+    share a sharded model, none may go through it alone. So the last may be read once more, and is not counted.
+    """
     model.eval()
     device = model.device
+    mine = np.arange(rank, math.ceil(examples.size / count) * count, count)
     sums = torch.zeros(len(tokens.names), 2, dtype=torch.float64)  # of each: negative log-likelihood, target tokens
-    for first in range(0, examples.size, batch_size):
-        batch = examples[first : first + batch_size]
+    for first in range(0, mine.size, batch_size):
+        places = mine[first : first + batch_size]
+        batch = examples[np.minimum(places, examples.size - 1)]
         inputs = collate(tokens, batch, np.ones(batch.size, np.float32), pad=pad)
         nll = target_nll(model, {name: one.to(device) for name, one in inputs.items()}, precision)
-        kinds = torch.from_numpy(np.repeat(tokens.instruction[batch], tokens.num_targets[batch]).astype(np.int64))
-        sums.index_add_(0, kinds, torch.stack([nll.double().cpu(), torch.ones(len(kinds), dtype=torch.float64)], dim=1))
+        many = tokens.num_targets[batch]
+        kinds = torch.from_numpy(np.repeat(tokens.instruction[batch], many).astype(np.int64))
+        counts = torch.from_numpy(np.repeat(places < examples.size, many).astype(np.float64))
+        sums.index_add_(0, kinds, torch.stack([nll.double().cpu() * counts, counts], dim=1))
     rows = reduce(sums.to(device), "sum").tolist()
     return {name: total / count for name, (total, count) in zip(tokens.names, rows, strict=True) if count}

@@ -233,7 +233,7 @@ class LocalLmSection(FolderLmSection):
     path: FilePath
     adapter: FilePath | None = None  # a folder in peft's format
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as config.json says
-    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes and a GPU
+    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes
 
     def recipe(self) -> dict[str, Any]:
         """Return how its weights are read; the hashes of its files say the rest."""
@@ -279,9 +279,13 @@ def _variable(name: str) -> str:
     return name
 
 
+SET_HERE = {"model", "messages", "prompt", "stream", "n", "temperature", "top_p", "seed", "stop", "logprobs"}
+SET_HERE |= {"max_tokens", "max_completion_tokens"}  # ``lm.limit_field`` says which of the two
+
+
 def _additions(extra: dict[str, Any]) -> dict[str, Any]:
-    if own := {"model", "messages", "prompt", "stream", "n"}.intersection(extra):
-        raise ValueError(f"must be without {', '.join(sorted(own))}, which are set here")
+    if own := SET_HERE.intersection(extra):
+        raise ValueError(f"must be without {', '.join(sorted(own))}, which each request sets by itself")
     _refuse_secrets(extra)
     return extra
 

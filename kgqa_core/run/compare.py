@@ -14,8 +14,8 @@ import numpy as np
 
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
-from kgqa_core.config_lm import Budget, Role
-from kgqa_core.config_systems import SystemsSection, system_type
+from kgqa_core.config_lm import ROLES, Budget, Role
+from kgqa_core.config_systems import PLACES, SystemsSection, system_type
 from kgqa_core.errors import ConfigError, UnableError
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
@@ -24,8 +24,10 @@ from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
 from kgqa_core.run import open as opening
+from kgqa_core.run.choosing import chosen_settings
 from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import StageSpec
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.runner import Bench
@@ -46,12 +48,13 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     """Open the system of a stage; ArtifactError where something that it stands on is not made."""
     section, systems = pipeline.specs[key].section, section_of(pipeline)
     with ExitStack() as stack:
-        parts = Parts(pipeline, section, stack)
+        parts = Parts(pipeline, pipeline.specs[key], stack)
         kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
         system = kind.open(parts)
         played: dict[str, list[str]] = {}  # model -> its roles
-        for role, label in fields_of(section, "model").items():
-            played.setdefault(label, []).append(role)
+        for role in ROLES:
+            if f"model.{role}" in section:
+                played.setdefault(str(section[f"model.{role}"]), []).append(role)
         source = SystemSource(
             graph=pipeline.artifact("graph").content,
             system=str(section.get("row", parts.name)),
@@ -63,15 +66,10 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
             prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
             topics=systems.topics if system.needs_topic else "none",
             pool=parts.pool,
-            settings=fields_of(section, "settings"),
+            settings=parts.settings.model_dump(mode="json", exclude=PLACES) if parts.settings else {},
         )
         limits = systems.max_new_tokens, systems.answers == "shown", float(section.get("abstain_below", 0.0))
         yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, *limits)
-
-
-def fields_of(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the settings ``PREFIX.name`` of a stage's section, by name."""
-    return {key.removeprefix(f"{prefix}."): one for key, one in section.items() if key.startswith(f"{prefix}.")}
 
 
 def section_of(pipeline: Pipeline) -> SystemsSection:
@@ -159,12 +157,15 @@ def _open_explorer(pipeline: Pipeline, seed: int) -> ExplorerSystem:
 class Parts:
     """What a system may be made of. A part is opened when it is first asked for; each may raise ArtifactError."""
 
-    def __init__(self, pipeline: Pipeline, section: Mapping[str, Any], stack: ExitStack) -> None:
-        """Open the model that answers for a stage of this section; ``stack`` closes what is opened."""
+    def __init__(self, pipeline: Pipeline, spec: StageSpec, stack: ExitStack) -> None:
+        """Open the model that answers for a system's stage; ``stack`` closes what is opened."""
+        section = spec.section
         self.pipeline, self.stack = pipeline, stack
         self.name, self.seed = str(section["system"]), int(section["seed"])
-        self.systems = section_of(pipeline)
         self.row = str(section.get("row", self.name))
+        self.systems = section_of(pipeline)
+        if chosen := chosen_settings(pipeline, spec):
+            self.systems = self.systems.with_settings(self.row, chosen)
         self.settings = self.systems.settings_of(self.row)
         self.max_calls, self.pool = self.systems.max_calls, section["pool"]
         self.mask_topics = pipeline.config.exploration.mask_topics
@@ -280,16 +281,20 @@ class Parts:
 _cached: dict[tuple[str, str, str], tuple[ExitStack, Bench, tuple[Question, ...]]] = {}  # one at most: models are large
 
 
-def cached_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tuple[Question, ...]]:
+def cached_bench(
+    config_json: str, key: str, fingerprint: str, run: Pipeline | None = None
+) -> tuple[Bench, tuple[Question, ...]]:
     """Return the system of a stage and all questions; another one that this process has open is closed.
 
-    ``fingerprint`` is of the stage's recipe: a worker may outlive a run, whose data are old.
+    ``fingerprint`` is of the stage's recipe: a worker may outlive a run, whose data are old. ``run`` is whose parts the
+    system has, where this process has it: the gate puts a release's in the place of a run's own. None: a worker's, as
+    the configuration says.
     """
     wanted = (config_json, key, fingerprint)
     if wanted not in _cached:
         close_bench()
         with ExitStack() as stack:
-            pipeline = Pipeline(RunConfig.model_validate_json(config_json))
+            pipeline = run or Pipeline(RunConfig.model_validate_json(config_json))
             bench = stack.enter_context(open_bench(pipeline, key))
             questions = tuple(read_asked(pipeline))
             if torch := sys.modules.get("torch"):  # a worker's one thread stays one

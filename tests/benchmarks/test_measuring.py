@@ -16,6 +16,7 @@ from benchmarks.memory import descendants, name_of
 from benchmarks.scaling import Curve, draw, in_fresh_process
 from benchmarks.scatter import Case, Size, differences
 from benchmarks.scatter import measure as measure_scatter
+from benchmarks.small_files import draw_file, table_rows
 from benchmarks.workload import interleaved, ratio_of
 from kgqa_core.explorer.batch import has_torch_scatter
 from tests.conftest import Start
@@ -54,6 +55,17 @@ def test_a_section_replaces_the_one_of_its_title(tmp_path: Path, monkeypatch: py
 def test_questions_that_the_explorer_cannot_tell_apart_count_once() -> None:
     one, same, other = make_question([1], [2], id="1"), make_question([1], [2], id="2"), make_question([3], [2])
     assert distinct([one, other, same]) == [one, other]
+
+
+def test_what_is_asked_after_a_small_file_has_no_text_of_its_own() -> None:
+    lines = [f'{{"id": "{number}", "question": "q{number % 7}"}}' for number in range(29)]
+    drawn, rest = draw_file(lines, 3, draw=1)
+    assert len(set(drawn)) == 3
+    texts = {line.split('"question"')[1] for line in drawn}
+    assert rest == [line for line in lines if line.split('"question"')[1] not in texts] != []
+    rows = table_rows("few", {"": [(90.0, 80.0), (92.0, 80.0)], "width=7": [(91.0, 80.0), (95.0, 80.0)]}, [10.0, 20.0])
+    assert rows[0] == "| few | 2 | as init writes | 91.00 ± 1.00 | 80.00 ± 0.00 |  | 15 |"
+    assert rows[1] == "| few | 2 | `width=7` | 93.00 ± 2.00 | 80.00 ± 0.00 | +2.00 ± 1.00 |  |"
 
 
 def test_bytes_are_counted_forward_and_backward() -> None:

@@ -13,7 +13,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_every_sweep_that_we_ship_has_a_section_of_its_own() -> None:
-    shipped = {path.stem for path in (PROJECT / "conf" / "sweeps").glob("*.yaml")}
+    files = (PROJECT / "conf" / "sweeps").glob("*.yaml")
+    shipped = {file.stem for file in files if "../papers/" not in file.read_text("utf-8")}  # those need models of 7B
     assert {sweep.file for sweep in sweeps.SWEEPS} == shipped
     assert len({sweep.title for sweep in sweeps.SWEEPS}) == len(sweeps.SWEEPS)
 

@@ -159,14 +159,20 @@ def test_without_epochs_dev_and_the_cost_say_when_to_end(
     assert 5 < last < 30 and short["dev.hits1"][-1][0] == last  # looked at even in the midst of an epoch
 
 
-def test_of_several_tries_dev_keeps_the_best(graph: KnowledgeGraph, tmp_path: Path) -> None:
-    record = fit(graph, tmp_path, with_section(epochs=1, tries=4))
-    sums = {name: 0.0 for name in ("", "try2.", "try3.", "try4.")}
-    for prefix in sums:
-        sums[prefix] = sum(record.curves[f"{prefix}dev.{name}"][-1][1] for name in ("hits1", "f1"))
-    assert len(set(sums.values())) > 1
-    assert list(sums.values()).index(max(sums.values())) + 1 == record.metrics["train.kept_try"]
-    assert record.metrics["dev.hits1"] + record.metrics["dev.f1"] >= max(sums.values()) - 1e-6
+@pytest.mark.parametrize(("prune_after", "cut"), [(10, 0.3), (1000, 0.0)])
+def test_where_dev_is_learned_from_it_chooses_nothing(
+    graph: KnowledgeGraph, tmp_path: Path, prune_after: int, cut: float
+) -> None:
+    settings, questions = with_section(prune_after=prune_after, prune_below=0.3), films.questions()
+    cut_at = len(questions) // 3
+    parts = {"train": questions[cut_at:], "dev": questions[:cut_at]}
+    record = fit(graph, tmp_path / "both", settings.model_copy(update={"learn_dev": True}), **parts)
+    fit(graph, tmp_path / "one", settings, train=[*parts["train"], *parts["dev"]], dev=[])
+    both, one = (tmp_path / name / "model.safetensors" for name in ("both", "one"))
+    assert both.read_bytes() == one.read_bytes()
+    _, card = load_explorer(tmp_path / "both", encoder=films.ENCODER.name)
+    assert (card.attention_threshold, card.answer_threshold) == (cut, 0.5)  # as training walked at last
+    assert not {"dev.hits1", "dev.f1", "train.best_epoch"} & {*record.metrics, *record.curves}
 
 
 class Killed(BaseException):
@@ -175,7 +181,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     ("killed_after", "changes"),
-    [(1, {}), (11, {}), (28, {}), (17, {"epochs": None}), (30, {"epochs": None}), (61, {"epochs": None, "tries": 2})],
+    [(1, {}), (11, {}), (28, {}), (17, {"epochs": None}), (30, {"epochs": None}), (30, {"learn_dev": True})],
 )
 def test_a_killed_training_goes_on_and_ends_with_the_same_files(
     graph: KnowledgeGraph,
@@ -201,8 +207,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_files(
         graph, tmp_path / "resumed", settings, journal=journal, progress=lambda done, total: went_on.append(done)
     )
     straight = fit(graph, tmp_path / "straight", settings)
-    if settings.tries == 1:
-        assert went_on[0] == killed_after + 1  # not from the beginning
+    assert went_on[0] == killed_after + 1  # not from the beginning
     for name in ("model.json", "model.safetensors"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
     values = [{name: [p[:2] for p in points] for name, points in one.curves.items()} for one in (resumed, straight)]

@@ -161,10 +161,11 @@ FULL = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried 2 bytes"),
     MemoryError(),
+    RuntimeError("std::bad_alloc"),
 )
 
 
-@pytest.mark.parametrize("problem", FULL, ids=["gpu", "cpu", "numpy"])
+@pytest.mark.parametrize("problem", FULL, ids=["gpu", "cpu", "numpy", "c++"])
 def test_where_memory_is_full_a_step_begins_again_by_half_and_gives_the_same_weights(
     problem: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ import logging
 import logging.config
 import subprocess
 import sys
+import weakref
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from unittest.mock import Mock
@@ -127,6 +128,30 @@ def test_each_kind_of_error_has_its_exit_code(problem, capsys):
     shown = capsys.readouterr()
     assert not code or ended.value.exit_code == code
     assert shown.out + shown.err == "error: the harbour is closed\n" or code in (130, None)
+
+
+@pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_full_memory_is_one_message_and_what_the_error_held_is_free_before_it_is_said(problem, capsys, monkeypatch):
+    class Held:
+        """Stands for the arrays of the frames that an error came through."""
+
+    def say(*_, **__) -> None:
+        assert gone() is None
+
+    def command() -> None:
+        nonlocal gone
+        held = Held()
+        gone = weakref.ref(held)
+        raise type(problem)(*problem.args)
+
+    gone = None
+    with pytest.raises(typer.Exit) as ended:
+        with_exit_code(command)()
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err.startswith("error: memory is full: ")
+    monkeypatch.setattr("flows.cli_output.say", say)
+    with pytest.raises(typer.Exit):
+        with_exit_code(command)()
 
 
 @pytest.mark.parametrize(

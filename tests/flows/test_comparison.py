@@ -30,7 +30,7 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.run.stages import systems as answers
 from kgqa_core.run.stages.systems import Chunk, answer_chunk
-from tasks.run_content import FlowRun
+from tasks.run_content import SIDE_BY_SIDE, FlowRun
 from tasks.tracking import publish
 from tests.conftest import Build
 
@@ -331,9 +331,14 @@ def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     parent = runs.pop("otter")
     assert runs.keys() == {f"{system} by oracle seed {seed}" for system in ("direct", "tog") for seed in (0, 1)}
-    names = [{name for name in run.data.metrics if not name.startswith("count.")} for run in runs.values()]
-    assert names[0] >= {"hits1", "f1", "hits1.hop2", "calls_per_question", "tokens_per_correct", "supported_answers"}
+    names = [set(run.data.metrics) for run in runs.values()]
+    assert names[0] == {*SIDE_BY_SIDE} - {"hit_at_1", "money_per_question"}
     assert all(own == names[0] for own in names)
+    for run in runs.values():
+        table = Path(client.download_artifacts(run.info.run_id, "figures.json")).read_text(encoding="utf-8")
+        figures = dict(json.loads(table)["data"])
+        assert figures.keys() >= {*run.data.metrics, "hits1.hop2", "hits1.low", "tokens_per_correct"}
+        assert {name: figures[name] for name in run.data.metrics} == pytest.approx(run.data.metrics)
     report = Path(client.download_artifacts(parent.info.run_id, "comparison.md")).read_text(encoding="utf-8")
     assert "| tog (oracle) | oracle | gold |" in report
     traces = client.search_traces(locations=[experiment.experiment_id], include_spans=False, max_results=100)

@@ -11,6 +11,8 @@ from prefect.exceptions import Abort
 from prefect.flow_engine import run_flow
 
 from benchmarks.drills.__main__ import kills, sigterm
+from benchmarks.drills.full_memory import full_memory
+from benchmarks.drills.load import CLIENTS, load
 from benchmarks.drills.runs import CONF
 from tasks.runtime import dataset_lock, only_process, train_in_pool
 
@@ -28,6 +30,18 @@ def test_sigterm_stops_cleanly_and_the_next_run_goes_on(tmp_path: Path, server: 
     found = sigterm(tmp_path, server, points=0)
     assert found["code"] == 143
     assert found["stages_kept"] >= 3
+
+
+def test_under_load_and_over_a_restart_every_reply_is_that_of_the_release_that_it_names(tmp_path: Path) -> None:
+    found = load(tmp_path, "", points=12)
+    assert found["requests"] >= CLIENTS
+    assert (found["wrong"], found["lost"], len(found["by_release"])) == (0, 0, 2)
+
+
+def test_where_memory_is_really_full_batches_are_halved_or_one_message_says_what_to_lower(tmp_path: Path) -> None:
+    found = full_memory(tmp_path, "", points=0)
+    assert found["explorer, 40 MB"]["made"] and found["explorer, 40 MB"]["halvings"]
+    assert not found["explorer, 3 MB"]["made"] and "explorer.edge_budget" in found["explorer, 3 MB"]["said"][0]
 
 
 def test_while_a_dataset_is_busy_a_second_retraining_is_cancelled_where_that_is_wanted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -24,14 +25,34 @@ from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs
 __all__ = ["apart", "runs"]
 
 
+def find_chromium() -> str:
+    """Return where chromium is; a machine without it leaves these tests out, but no CI does."""
+    if found := shutil.which("chromium"):
+        return found
+    refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+    refuse("the tests in a browser need chromium")
+
+
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="the tests in a browser need playwright")
-    chromium = shutil.which("chromium") or pytest.skip("the tests in a browser need chromium")
-    with api.sync_playwright() as play:
+    chromium = find_chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
         opened = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+@pytest.mark.parametrize(("ci", "expected"), [("true", "Failed"), ("", "Skipped")])
+def test_without_chromium_the_tests_in_a_browser_are_left_out_but_fail_in_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, expected: str
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(BaseException, match="need chromium") as raised:
+        find_chromium()
+    assert type(raised.value).__name__ == expected
 
 
 @pytest.mark.slow
@@ -61,7 +82,9 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
 def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
     compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
 ) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    from axe_playwright_python.sync_playwright import Axe
+
+    axe = Axe()
     for module in ("cli_report", "cli_compare"):
         monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
     monkeypatch.setattr("flows.report_about.MOST_EDGES", 6)

@@ -82,6 +82,15 @@ def test_shapes_tell_what_a_large_model_needs(tmp_path: Path) -> None:
     assert lora["weight_bytes"] == half and lora["peak_bytes"] < full["peak_bytes"] / 3
     assert told(gradient_checkpointing=True)["activation_bytes"] < lora["activation_bytes"]
     assert full["peak_bytes_if_sharded_over_8"] < full["peak_bytes_if_sharded_over_2"] < full["peak_bytes"]
+    saved = full["peak_bytes_if_sharded_over_2"] - full["peak_bytes_if_sharded_over_8"]
+    assert abs(saved - 16 * full["parameters"] * 3 / 8) < 10 and "peak_bytes_if_sharded_over_2" not in lora
+    # Gradients and gathered weights go block by block: four times the layers add no more than their activations.
+    passing = []
+    for layers in (2, 8):
+        LlamaConfig(**{**LARGE.to_dict(), "num_hidden_layers": layers}).save_pretrained(tmp_path)
+        found = told(tuning="full", gradient_checkpointing=True)
+        passing.append(found["peak_bytes_if_sharded_over_8"] - 2 * found["parameters"])
+    assert passing[1] < passing[0] * 1.1
     with pytest.raises(InputError, match=r"config\.json"):
         training_memory(tmp_path / "none", ReasonerSection())
 

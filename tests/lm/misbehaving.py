@@ -149,6 +149,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, good)
         elif kind == "html":
             self._send(200, b"<!DOCTYPE html><html><body>Bad gateway</body></html>")
+        elif kind in LEAKS:  # what came in the header stands in the reply
+            self._send(LEAKS[kind][0], LEAKS[kind][1].replace("KEY", self.script.key).encode())
         elif kind == "half":
             self._send(200, good[: len(good) // 2])
         elif kind == "silence":
@@ -228,9 +230,20 @@ CONTENTS: dict[str, object] = {
         "choices": [{"message": {"content": "a b"}}],
         "usage": {"prompt_tokens": "7", "completion_tokens": -1},
     },
+    "absurd usage": {
+        "choices": [{"message": {"content": "a b"}}],
+        "usage": {"prompt_tokens": 2**52, "completion_tokens": 2**52},
+    },
     "half a character": {"choices": [{"message": {"content": "\ud83d yes"}}]},
     "beyond stop": {"choices": [{"message": {"content": "yes\nand more"}}]},
     "cut short": {"choices": [{"message": {"content": "because"}, "finish_reason": "length"}]},
+}
+LEAKS: dict[str, tuple[int, str]] = {
+    "leaks 401": (401, '{"error": {"message": "Incorrect key: KEY"}}'),
+    "leaks 500": (500, '{"error": {"message": "crashed on KEY", "code": "KEY"}}'),
+    "leaks page": (502, f"<html>{'-' * 60} KEY"),  # cut short inside the key
+    "leaks parameter": (400, '{"error": {"message": "no such parameter", "param": "stop.KEY"}}'),
+    "leaks text": (200, '{"choices": [{"message": {"content": "your key is KEY"}}]}'),
 }
 REFUSALS: dict[str, tuple[int, object]] = {
     "too long": (400, {"error": {"message": "This model's maximum context length is 211 tokens. You requested 999"}}),

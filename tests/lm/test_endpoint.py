@@ -17,7 +17,7 @@ from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.endpoint import Endpoint
 from kgqa_core.lm.types import GREEDY, Decoding, EndpointLmSection, Generation, Problem, Prompt, StreamingModel
-from tests.lm.misbehaving import Script, serving
+from tests.lm.misbehaving import LEAKS, Script, serving
 
 SLOW = ("silence", "drip", "drip headers")  # what only a timeout ends
 KEY = "sk-very-secret-0123456789"
@@ -236,6 +236,7 @@ def test_a_prompt_that_gets_nothing_says_why_and_the_others_go_on(server: Script
     [
         ("bare", Generation("just this", num_tokens=3)),
         ("odd usage", Generation("a b", num_tokens=1)),
+        ("absurd usage", Generation("a b", num_tokens=1)),  # a thousand of them are no 64-bit number
         ("half a character", Generation("\ufffd yes", num_tokens=3)),
         ("beyond stop", Generation("yes", num_tokens=4)),
         ("cut short", Generation("because", num_tokens=3, finished=False)),
@@ -267,6 +268,27 @@ def test_a_key_is_sent_only_where_it_is_named_and_written_nowhere(
     assert "Incorrect API key provided: Bearer ***" in str(raised.value)
     assert len(server.asked()) <= before + 2
     assert KEY not in f"{raised.value} {endpoint!r} {endpoint.name} {vars(endpoint)} {caplog.text}"
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+def test_a_key_that_the_server_repeats_is_in_nothing_that_is_said_or_kept(
+    server: Script,
+    opened: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    server.key = KEY
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    server.behaviours.extend([kind] * 3)
+    with CallStore(tmp_path) as store:
+        try:
+            said = str(Metered(opened(key_variable="SERVER_KEY"), meter=Meter(), store=store).generate([Prompt("a")]))
+        except EndpointError as problem:
+            said = str(problem)
+    said += caplog.text + "".join(path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*"))
+    assert "*" in said and KEY[:12] not in said
 
 
 def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Script, opened: Open) -> None:

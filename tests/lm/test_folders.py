@@ -182,10 +182,13 @@ def test_a_spoiled_folder_is_refused(folder: Path, case: str) -> None:
         open_local(folder)
 
 
-def test_other_models_that_cannot_be_asked_are_refused(folder: Path, llama: Path, tmp_path: Path) -> None:
+def test_other_models_that_cannot_be_asked_are_refused(
+    folder: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="did you mean 'model'"):
         open_local(folder.with_name("modell"))
-    with pytest.raises(InputError, match="needs a GPU and bitsandbytes"):
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="pip install bitsandbytes"):
+        patch.setattr("importlib.util.find_spec", lambda name: None)
         open_local(folder, quantise="int4")
     with pytest.raises(InputError, match="rwkv, which keeps no keys and values"):
         open_local(make_any(tmp_path / "rwkv", "rwkv"))

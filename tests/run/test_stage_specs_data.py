@@ -30,7 +30,7 @@ SHAPED_BY: dict[tuple[str, ...], str] = {
     ("encodings", TRAINED): "encoder.dim explorer.mask_topics explorer.variant",
     (TRAINED,): "explorer.width explorer.edge_budget explorer.epochs explorer.batch_size explorer.learning_rate "
     "explorer.warmup_steps explorer.weight_decay explorer.loss explorer.prune_after explorer.prune_below "
-    "explorer.patience explorer.question_noise explorer.precision explorer.tries",
+    "explorer.patience explorer.question_noise explorer.precision explorer.learn_dev",
     (JUDGED,): "evaluation.evidence_paths evaluation.edge_budget evaluation.attention_threshold evaluation.passes",
     ("controls", JUDGED): "evaluation.split",
 }

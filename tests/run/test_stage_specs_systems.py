@@ -146,7 +146,18 @@ def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Pa
 
 EXPLORING = of("etd", "dualr", "explorer", "ours")
 OWN = [name for name in COMPARED if system_type(name).settings]  # systems that have settings
-OTHERS = {"run", "answered_by", "abstain_below", "variants", "seeds", "chunk", "max_traces", "oracle", *SYSTEMS}
+OTHERS = {
+    "run",
+    "answered_by",
+    "abstain_below",
+    "variants",
+    "seeds",
+    "chunk",
+    "max_traces",
+    "oracle",
+    "choose",
+    *SYSTEMS,
+}
 SHAPING: dict[str, set[str]] = {f"systems.{name}": ALL for name in SystemsSection.legal_keys() if name not in OTHERS}
 SHAPING["systems.pool"] = POOLED
 SHAPING |= dict.fromkeys(("explorer.steps", "explorer.mask_topics", "dataset.reenter_topic"), ALL | {FUSION})
@@ -182,6 +193,15 @@ def test_the_oracles_settings_are_its_own(run_file: Path) -> None:
     for name in OracleSection.model_fields:
         override = another(run_file, f"systems.oracle.{name}", *played)
         assert changed(run_file, override, base=played) == of("rog-oracle", "direct-oracle"), override
+
+
+def test_nothing_is_fused_by_dev_questions_that_the_explorer_learned_from(run_file: Path) -> None:
+    assert "fusion-seed0" in specs_of(run_file)
+    with pytest.raises(ConfigError, match=r"explorer\.learn_dev: ours is fused"):
+        specs_of(run_file, "explorer.learn_dev=true")
+    assert "fusion-seed0" not in specs_of(
+        run_file, "explorer.learn_dev=true", "systems.run=[rog]", "systems.variants={}"
+    )
 
 
 def test_another_wording_is_another_system_but_only_of_plans_another_fusion(run_file: Path, tuned: Path) -> None:
@@ -383,10 +403,13 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
         (["dense=null"], "give 'dense'"),
         (["plans=null"], "missing key 'plans'"),
         (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind packaged or local"),
+        (["runtime.sharded=true", "reasoner.tuning=full"], "runtime.processes 2 or more"),
+        (["runtime.sharded=true", "runtime.processes=2", "reasoner.tuning=lora"], "give reasoner.tuning full"),
         (["lm={kind: endpoint, url: 'http://u:p@host/v1'}"], "lm.url holds a user, a password"),
         (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
         (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
         (["explorer=null"], "missing key 'explorer'"),
+        (["explorer.learn_dev=true", "evaluation.split=dev"], "explorer.learn_dev: dev questions teach"),
         (["lm.kind=packagd"], "did you mean 'packaged'"),
         (["lm.kind=embedded"], "lm.kind = 'embedded': legal are packaged, local, endpoint"),
     ],

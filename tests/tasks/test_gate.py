@@ -202,6 +202,7 @@ def test_systems_are_asked_once_with_the_parts_of_each_release(tmp_path: Path) -
     other = made_worse(release, tmp_path / "other", "dense")
     rows = document(judged(pipeline, other, release))["rows"]
     assert [row["where"] for row in rows] == ["all", "all", "rog: all", "rog: all"]
+    assert rows[2]["difference"] < 0, "each is asked with its own planner, and this one has forgotten all"
     answered = [json.loads(path.read_text()) for path in pipeline.store.root.glob("system/*/manifest.json")]
     assert {one["recipe"]["config"]["split"] for one in answered} == {"gate"}
     planners = {one["recipe"]["inputs"]["dense"] for one in answered}

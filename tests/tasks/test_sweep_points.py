@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,25 @@ def test_a_row_is_read_from_the_artifacts_of_a_run(tiny_config: RunConfig) -> No
     assert found.figures["answer.edges_per_question"] > found.figures["answer.candidates_per_question"] > 0
     steps = [step for step, _ in found.curves["dev.hits1"]]
     assert steps == sorted(steps) != []
+
+
+def test_a_row_has_the_scores_of_systems_and_a_tuning_anew_is_no_repetition_of_the_same(tmp_path: Path) -> None:
+    def tuned(place: int, hits1: float) -> SeedRow:
+        folder = tmp_path / f"answers {place}"
+        folder.mkdir()
+        scores = [{"overall": {"hits1": hits1, "f1": 7.0, "calls_per_question": 3.0}}]
+        (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+        plain = row(draw=place, evaluation="one explorer", figures={"hits1": 50.0})
+        return points.with_systems(plain, {"eperm-oracle": folder})
+
+    rows = [tuned(0, 60.0), tuned(1, 80.0)]
+    assert rows[0].figures == {"hits1": 50.0, "system.eperm-oracle.hits1": 60.0, "system.eperm-oracle.f1": 7.0}
+    assert rows[0].judged == {"evaluation": "one explorer", "system eperm-oracle": "answers 0"}
+    (joined,) = join_repetitions(rows, ["draw"])
+    assert joined.figures["system.eperm-oracle.hits1"] == Spread(70.0, math.sqrt(200), 2)
+    assert points.header([], ["system.eperm-oracle.hits1"]) == ["n", "eperm-oracle: Hits@1"]
+    with pytest.raises(ValueError, match=r"system\.ROW\.<score>"):
+        points.header([], ["system.eperm.hit1"])
 
 
 @pytest.mark.parametrize(

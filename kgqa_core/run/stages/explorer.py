@@ -77,7 +77,7 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
     if explorer is None:
         return
     idle = set() if explorer.init_from else {"init_attention"}
-    idle |= ({"cpu_minutes"} if explorer.epochs else set()) | ({"tries"} if explorer.tries == 1 else set())
+    idle |= ({"cpu_minutes"} if explorer.epochs else set()) | (set() if explorer.learn_dev else {"learn_dev"})
     section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on", *idle})
     section["reenter_topic"] = config.dataset.reenter_topic
     section |= {"attention_threshold": 0.0} if explorer.variant == "paper" else {}  # K alone prunes

@@ -1,12 +1,13 @@
-"""The stages of the comparison: how explorer and planner are fused, each system's answers, and all side by side."""
+"""The stages of the comparison: what is chosen on dev, each system's answers, and all side by side."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ROLES
-from kgqa_core.config_systems import Answerer, system_type
-from kgqa_core.errors import InputError
+from kgqa_core.config_systems import PLACES, Answerer, system_type
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.run.choosing import CHOICE, CHOICE_FILE, FIGURES, chosen_settings, describe_choice, trial_config
 from kgqa_core.run.cluster import MapTasks, open_cluster
 from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
@@ -33,15 +35,17 @@ COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens", "answers"}
 WALK_LIMITS = {"edge_budget", "attention_threshold", "evidence_paths"}  # of an explorer that answers
 PARTS = "parts"  # in the journal, with the size of a chunk: files of each one that is done
+SCORES = "scores.json"
 TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
 
 
 # ------ What they are made of.
 
 
-def system_key(row: str, answerer: Answerer, seed: int) -> str:
-    """Return the key of the stage in which a row of the comparison is answered by one language model and seed."""
-    return f"system-{row}{'' if answerer == 'lm' else f'-{answerer}'}-seed{seed}"
+def system_key(row: str, answerer: Answerer, seed: int | None) -> str:
+    """Return the key of the stage in which one model and seed answer for a row; None: in which settings are chosen."""
+    who = f"{row}{'' if answerer == 'lm' else f'-{answerer}'}"
+    return f"{CHOICE}-{who}" if seed is None else f"system-{who}-seed{seed}"
 
 
 def _seeds(config: RunConfig) -> tuple[int, ...]:
@@ -56,6 +60,8 @@ def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
     systems = config.systems
     if systems is None or not any(system_type(name).fuses for name, _ in systems.rows().values()):
         return
+    if config.exploration.learn_dev:
+        raise ConfigError("explorer.learn_dev: ours is fused by what is right on dev; set it false, or run others")
     ours = systems.settings_of("ours")
     section = {**ours.model_dump(mode="json"), **_exploring(config), **plan_walk_of(config)}
     judged = has_generator(config)
@@ -66,6 +72,18 @@ def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
         needs += [*plan_stages(config, ours.planner, seed), *(model_stages(config, seed) if judged else ())]
         own = {**section, "seed": seed}
         yield StageSpec(f"fusion-seed{seed}", own, tuple(dict.fromkeys(needs)), model_files(config), system="fusion")
+
+
+def _choice_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """A stage per row with a grid and answerer: with the first seed, of whatever a point of the grid stands on."""
+    systems = config.systems
+    for row, grid in systems.choose.grids.items() if systems else ():
+        assert systems is not None
+        for answerer in systems.rows()[row][1]:
+            one = trial_config(config, row, systems.choose.points(row)[0])
+            spec = _system_spec(one, system_key(row, answerer, None), row, answerer, _seeds(config)[0])
+            tried = {f"settings.{setting}": values for setting, values in grid.items()}
+            yield replace(spec, section={**spec.section, **tried}, system=f"choice for {spec.system}")
 
 
 def _system_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -91,10 +109,11 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     pool = systems.pool if kind.hard_negatives else "none"  # others retrieve what they retrieve
     section |= {**systems.model_dump(mode="json", include=SHARED), "pool": pool, **plan_walk_of(config)}
     section |= {} if only_existing(config) else {"only_existing": False}
-    if own is not None:  # but for the run and the file that it depends on
-        shown = own.model_dump(mode="json", exclude={"explorer", "file"})
+    grid = systems.choose.grids.get(row, {})
+    if own is not None:  # what is chosen on dev counts by the content of that stage
+        shown = own.model_dump(mode="json", exclude={*PLACES, *grid})
         section |= {f"settings.{setting}": value for setting, value in shown.items()}
-    needs = list(ground_keys(config))
+    needs = [*ground_keys(config), *([system_key(row, answerer, None)] if grid else ())]
     files = kind.files(config, own)
     others: dict[str, OtherStage] = {}
     if kind.encodes or kind.explores:
@@ -156,6 +175,28 @@ def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recor
     for name in ("weight", "decided_by", "equal"):
         recorder.param(f"fusion.{name}", found["chosen"][name])
     recorder.param("fusion.beats_its_parts_on_dev", found["beats_its_parts"])
+
+
+def _choose_settings(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Let each point of a row's grid answer, unless a killed run has had it answer; keep the best."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert run.config.systems is not None
+    row, answerer = str(spec.section.get("row", spec.section["system"])), spec.section.get("answered_by", "lm")
+    points, figures = run.config.systems.choose.points(row), []
+    for number, settings in enumerate(points, start=1):
+        trial, own = Pipeline(trial_config(run.config, row, settings)), folder / JOURNAL / f"point-{number}"
+        if not (own / SCORES).is_file():  # written last
+            own.mkdir(parents=True, exist_ok=True)
+            answer_questions(trial, trial.specs[system_key(row, answerer, spec.seed)], own, Recorder(CHOICE))
+        overall = json.loads((own / SCORES).read_text(encoding="utf-8"))[0]["overall"]
+        figures.append({name: float(overall[figure]) for name, figure in FIGURES.items()})
+        recorder.metrics(figures[-1], prefix=f"dev.point{number}.")
+    found = describe_choice(row, points, figures)
+    write_json(folder / CHOICE_FILE, found)
+    pq.write_table(pa.Table.from_pylist(found["points"]), folder / "points.parquet")
+    recorder.table("points", "points.parquet")
 
 
 def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -222,8 +263,10 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
     answerable = find_answerable(questions, graph_of(run), subgraphs=subgraphs_of(run))
     row = asdict(system_row(str(spec.system), [answers], answerable))
-    write_json(folder / "scores.json", [row])
+    write_json(folder / SCORES, [row])
     record_scores(recorder, row)
+    for name, value in chosen_settings(run, spec).items():
+        recorder.param(f"settings.{name}", str(value))
     for table in ("predictions", "calls"):
         recorder.table(table, f"{table}.parquet")
 
@@ -244,7 +287,7 @@ def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> It
     def map_here(function: Any, chunks: Any) -> list[Any]:
         results = []
         for chunk in chunks:
-            results.append(function(chunk))
+            results.append(function(chunk, run))
             told(len(results), len(chunks))
         return results
 
@@ -258,15 +301,18 @@ def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> It
         close_bench()  # the next system brings a model of its own
 
 
-def answer_chunk(chunk: Chunk) -> int:
-    """Answer one chunk's questions, write its parts, return the calls paid. Runs in any process that sees the home."""
+def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
+    """Answer one chunk's questions, write its parts, return the calls paid. Runs in any process that sees the home.
+
+    ``run`` is the run itself, where this is its process.
+    """
     import pyarrow.parquet as pq
 
     from kgqa_core.evaluation.predictions import render_path
     from kgqa_core.run.compare import cached_bench, close_bench
     from kgqa_core.systems.tables import write_answered, write_calls
 
-    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint)
+    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint, run)
     systems = RunConfig.model_validate_json(chunk.config).systems
     assert systems is not None
     try:
@@ -287,6 +333,7 @@ def answer_chunk(chunk: Chunk) -> int:
 
 STAGES = (
     Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage("system", 11, "evaluate system", _system_specs, answer_questions),
+    Stage(CHOICE, 1, "choose settings", _choice_specs, _choose_settings),
+    Stage("system", 12, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
 )

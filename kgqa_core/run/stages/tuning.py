@@ -305,6 +305,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
         out=folder,
         journal=folder / JOURNAL,
         device=opening.device_of(config),
+        sharded=config.runtime.sharded,
         threads=config.runtime.threads,
     )
     told = partial(run.progress, f"tuning (seed {spec.seed})")
