@@ -58,7 +58,7 @@ join relations r on f.relation = r.relation_id join entities t on f.tail = t.ent
 
 def export(
     conf: Conf,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where exports are kept, a folder for each run.")],
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where exports are kept; or s3://... or gs://...")],
     duckdb: Annotated[bool, typer.Option("--duckdb", help="One DuckDB file with the same tables as well.")] = False,
     refused: Annotated[bool, typer.Option("--refused", help="Export a build that was refused.")] = False,
     settings: Settings = None,
@@ -67,25 +67,35 @@ def export(
     """Export the graph of a run as Parquet, with a description of every column and where the data comes from.
 
     Each build has a folder of its own, FOLDER/RUN/BUILD, and FOLDER/RUN/current leads to the last one exported. It is
-    set once everything is written, so readers of it never see half of an export.
+    set once everything is written, so readers of it never see half of an export. In object storage it is an object that
+    holds the name of the build.
 
     \b
     Examples:
       kgqa export conf/demo.yaml --out exports
       kgqa export conf/demo.yaml --out exports --duckdb
+      kgqa export conf/demo.yaml --out s3://bucket/exports
     """
     from flows.cli_sql import artifacts_of
+    from kgqa_core.addresses import address_path
     from kgqa_core.errors import ArtifactError, ConfigError
 
     pipeline = open_run(conf, settings)
-    if out.resolve().is_relative_to(pipeline.store.root.resolve()):
+    try:
+        is_address = address_path(out) is not None
+    except ValueError as problem:
+        raise ConfigError(f"--out {out!r} {problem}") from None
+    if not is_address and Path(out).resolve().is_relative_to(pipeline.store.root.resolve()):
         raise ConfigError(f"--out {out} lies in the artifact store, which only stages write to; name another folder")
     with working("exporting"):
         graph = artifacts_of(pipeline, refused=refused).get("graph")
         if graph is None:
             raise ArtifactError(f"{pipeline.config.name!r} has no graph to export: kgqa build CONF")
         try:
-            document = write_export(pipeline, graph, out / pipeline.config.name, with_database=duckdb)
+            if is_address:
+                document = upload_export(pipeline, graph, out.removesuffix("/"), with_database=duckdb)
+            else:
+                document = write_export(pipeline, graph, Path(out) / pipeline.config.name, with_database=duckdb)
         except OSError as problem:
             raise ArtifactError(f"cannot export to {out}: {problem.strerror or problem}") from problem
     if as_json:
@@ -125,6 +135,20 @@ def write_export(pipeline: Pipeline, graph: Artifact, folder: Path, *, with_data
     os.replace(link, current)
     written = json.loads((final / LINEAGE).read_text(encoding="utf-8"))
     return {**written, "folder": str(final), "current": str(current)}
+
+
+def upload_export(pipeline: Pipeline, graph: Artifact, address: str, *, with_database: bool) -> dict[str, Any]:
+    """Write a build beside the home's other work, and upload it when it is whole; return its lineage."""
+    from tempfile import TemporaryDirectory
+
+    from tasks.objects import upload
+
+    address = f"{address}/{pipeline.config.name}"
+    with TemporaryDirectory(prefix=".export-", dir=pipeline.home) as scratch:
+        document = write_export(pipeline, graph, Path(scratch), with_database=with_database)
+        folder = Path(document["folder"])
+        upload(folder, address, last=LINEAGE, current=CURRENT)
+    return {**document, "folder": f"{address}/{folder.name}", "current": f"{address}/{CURRENT}"}
 
 
 def tables(graph: Artifact) -> list[str]:
@@ -178,6 +202,7 @@ def lineage(pipeline: Pipeline, graph: Artifact) -> dict[str, Any]:
     from datetime import UTC, datetime
     from importlib.metadata import version
 
+    from kgqa_core.run.inputs import origin_of
     from tasks.tracking import git_commit
 
     sources: list[dict[str, Any]] = []
@@ -199,7 +224,8 @@ def lineage(pipeline: Pipeline, graph: Artifact) -> dict[str, Any]:
             if path is None and (made := found_with(pipeline, name, digest)):
                 follow(name, made)
             else:
-                sources.append({"name": name, "sha256": digest, **_file(path)})
+                origin = origin_of(path, pipeline.home) if path else {}
+                sources.append({"name": name, "sha256": digest, **_file(path), **origin})
 
     follow("graph", graph)
     return {

@@ -1,4 +1,4 @@
-"""Object storage, s3:// and gs://: inputs are fetched once into the home, and again where they changed.
+"""Object storage, s3:// and gs://: inputs are fetched into the home, and again where they changed; exports go there.
 
 pyarrow speaks with the stores. Endpoint and credentials are the environment's alone.
 """
@@ -111,6 +111,29 @@ def fetch(local: Path, home: Path, progress: Callable[[str, int, int], None]) ->
     except OSError as problem:
         cure = cure_of(problem, home) or "Check the disk and its permissions"
         raise ArtifactError(f"{address}: cannot be kept in {unit}: {problem.strerror or problem}. {cure}") from problem
+
+
+def upload(folder: Path, address: str, *, last: str, current: str) -> None:
+    """Copy the files of a folder below an address, ``last`` after all others, then name the folder as ``current``.
+
+    ``current`` is an object that holds the folder's name: readers look there first, so they never see half of it. What
+    is there whole already is not written again. Raises InputError and ConfigError as ``fetch``.
+    """
+    scheme, _, key = address.partition("://")
+    with told(address):
+        store = open_store(scheme)
+        if not store.get_file_info(f"{key}/{folder.name}/{last}").is_file:
+            for file in sorted(folder.iterdir(), key=lambda one: (one.name == last, one.name)):
+                _put(store, f"{key}/{folder.name}/{file.name}", file)
+        with store.open_output_stream(f"{key}/{current}") as out:
+            out.write(f"{folder.name}\n".encode())
+
+
+def _put(store: Any, key: str, file: Path) -> None:
+    """Write a file as an object, in blocks; a failure leaves no object, or the one of before."""
+    with file.open("rb") as source, store.open_output_stream(key) as out:
+        while block := source.read(BLOCK_BYTES):
+            out.write(block)
 
 
 def _objects(store: Any, key: str, address: str) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,6 +23,8 @@ from kgqa_core.graph.fan_out import fan_out
 from kgqa_core.run.cluster import open_cluster
 from tasks.leftovers import process_started
 from tests.conftest import Start
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -191,3 +194,31 @@ def ending(process: subprocess.Popen[str]) -> Iterator[int]:
     yield 60
     process.kill()
     process.wait()
+
+
+def test_the_recipe_for_slurm_gives_workers_what_they_need(tmp_path: Path) -> None:
+    """The lines of docs/cluster.md, as dask-jobqueue understands them."""
+    text = (PROJECT / "docs" / "cluster.md").read_text("utf-8")
+    (lines,) = re.findall(r"```python\n(from pathlib.*?)cluster\.scale", text, re.DOTALL)
+    (tmp_path / "tls").mkdir()
+    here = 'scheduler_options={"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}, queue='
+    names: dict[str, Any] = {}
+    exec(lines.replace("/shared/kgqa", str(tmp_path)).replace("queue=", here), names)  # noqa: S102: our own words
+    with names["cluster"] as cluster:
+        script = cluster.job_script()
+        section = ClusterSection(
+            address=cluster.scheduler_address,
+            tls_ca=tmp_path / "tls" / "ca_file",
+            tls_cert=tmp_path / "tls" / "client_cert",
+            tls_key=tmp_path / "tls" / "client_key",
+        )
+        # It answers to the files that the recipe writes; without a worker nothing more can be had of it.
+        with pytest.raises(KgqaError, match="has had no worker"), open_cluster(section, home=tmp_path, timeout=2):
+            pytest.fail("there is no worker")
+    assert "#SBATCH -p normal" in script and "#SBATCH -t 04:00:00" in script and "--cpus-per-task=8" in script
+    assert "export OMP_NUM_THREADS=1" in script and f"export KGQA_HOME={tmp_path}/home" in script
+    assert (
+        " --nthreads 1 " in script
+        and " --nworkers 8 " in script
+        and " --tls-key " in script.partition("distributed.cli.dask_worker")[2]
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -251,3 +252,59 @@ def test_an_endpoint_that_cannot_be_is_refused(endpoint: str, monkeypatch: pytes
     with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL must be like https://HOST:PORT") as raised:
         objects.open_store("s3")
     assert "secret" not in str(raised.value)
+
+
+# ------ Exports.
+
+
+def exported(conf: Path, out: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["export", str(conf), "--out", out])
+    return done.exit_code, done.stdout + done.stderr
+
+
+def test_an_export_is_uploaded_whole_and_named_last(conf: Path, bucket: Bucket, own_home: Path) -> None:
+    build(conf)
+    code, said = exported(conf, bucket.address("out/"))
+    assert code == 0, said
+    build_name = bucket.get("out/far/current").decode().strip()
+    lineage = json.loads(bucket.get(f"out/far/{build_name}/lineage.json"))
+    assert {"entities.parquet", "relations.parquet", "triples.parquet"} <= {*lineage["files"]}
+    for name, entry in lineage["files"].items():
+        assert hashlib.sha256(bucket.get(f"out/far/{build_name}/{name}")).hexdigest() == entry["sha256"]
+    (triples,) = (one for one in lineage["sources"] if one.get("address") == bucket.address(TRIPLES))
+    assert triples["etag"]
+    assert not [*own_home.glob(".export-*")]
+    assert bucket.address(f"out/far/{build_name}") in said.replace("\n", "")
+
+    bucket.put(TRIPLES, b"a\tr\tb\nb\tr\td\n")
+    build(conf)
+    assert exported(conf, bucket.address("out"))[0] == 0
+    other = bucket.get("out/far/current").decode().strip()
+    assert other != build_name and bucket.get(f"out/far/{build_name}/lineage.json"), "the one before stays"
+
+
+def test_an_export_that_breaks_off_is_not_current(
+    conf: Path, bucket: Bucket, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(conf)
+    put, done = objects._put, list[str]()
+
+    def breaks(store: Any, key: str, file: Path) -> None:
+        done.append(key)
+        if len(done) == 2:
+            raise OSError("AWS Error NETWORK_CONNECTION during PutObject")
+        put(store, key, file)
+
+    monkeypatch.setattr(objects, "_put", breaks)
+    code, said = exported(conf, bucket.address("out"))
+    assert code == 3 and "the store does not answer" in said and len(said.splitlines()) <= 3, said
+    with pytest.raises(FileNotFoundError):
+        bucket.get("out/far/current")
+    monkeypatch.setattr(objects, "_put", put)
+    assert exported(conf, bucket.address("out"))[0] == 0 and bucket.get("out/far/current")
+
+
+@pytest.mark.parametrize("out", ["http://x/y", "s3://", "s3://u:p@b/k", "s3://b/../k"])
+def test_an_export_elsewhere_is_refused(conf: Path, bucket: Bucket, own_home: Path, out: str) -> None:
+    code, said = exported(conf, out)
+    assert code == 2 and len(said.splitlines()) <= 3 and "u:p" not in said, said
