@@ -114,6 +114,13 @@ def test_systems_of_explorers_elsewhere_and_rows_of_the_gate_choose_nothing(run_
         specs_of(run_file, "gate={systems: [rog, eperm]}")
 
 
+def test_the_grid_of_a_system_that_is_left_out_waits_until_it_runs(run_file: Path) -> None:
+    left_out = specs_of(run_file, "systems.run=[rog]")
+    assert {key for key in left_out if "choice" in key} == {"choice-narrow-oracle", "choice-narrow-first"}
+    with pytest.raises(ConfigError, match=r"eperm\.retriever_widht: legal are"):
+        specs_of(run_file, "systems={run: [rog], choose: {grids: {eperm: {retriever_widht: [1, 2]}}}}")
+
+
 # The rule
 
 

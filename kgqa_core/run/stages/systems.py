@@ -76,10 +76,10 @@ def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _choice_specs(config: RunConfig) -> Iterator[StageSpec]:
     """A stage per row with a grid and answerer: with the first seed, of whatever a point of the grid stands on."""
-    systems = config.systems
-    for row, grid in systems.choose.grids.items() if systems else ():
-        assert systems is not None
-        for answerer in systems.rows()[row][1]:
+    if (systems := config.systems) is None:
+        return
+    for row, grid in systems.choose.grids.items():
+        for answerer in systems.rows()[row][1] if row in systems.rows() else ():
             one = trial_config(config, row, systems.choose.points(row)[0])
             spec = _system_spec(one, system_key(row, answerer, None), row, answerer, _seeds(config)[0])
             tried = {f"settings.{setting}": values for setting, values in grid.items()}
