@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kgqa_core.artifacts import JOURNAL, Artifact, read_artifact, write_json
+from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json
 from kgqa_core.errors import InputError, KgqaError
+from kgqa_core.run.inputs import FETCHED, read_note
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages import known_stages
 from tasks.outbox import read_notes
@@ -85,7 +86,7 @@ def find_garbage(home: Path, *, last: int, days: float, run: str | None = None) 
     found = [(folder, f"artifact {folder.parent.name}") for folder in dead]
     found += [(f, "release") for f in releases if f not in kept and run in (None, releases[f].get("run"))]
     if run is None:
-        found += _leftovers(home)
+        found += [*_unused_inputs(home, [artifacts[name].folder for name in needed]), *_leftovers(home)]
     return [Garbage(path, kind, _size(path)) for path, kind in found if _age_of(path) <= before]
 
 
@@ -184,6 +185,16 @@ def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) 
         parent = releases[folder].get("parent")  # perhaps of another model
         kept |= {other for other in releases if other.name == parent}
     return kept
+
+
+def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the folders ``fetched/ID`` of which nothing needed was made; a run that wants one fetches it again."""
+    manifests = [_read(folder / MANIFEST, {}) for folder in needed]
+    origins = {f"{one['address']}/" for manifest in manifests for one in manifest.get("origins", {}).values()}
+    for unit in (home / FETCHED).glob("*"):
+        in_use = any(f"{file}/".startswith(origin) for file in read_note(unit) for origin in origins)
+        if not in_use and _is_free(unit / "lock"):
+            yield unit, "fetched input"
 
 
 # ------ What killed processes left.

@@ -17,12 +17,14 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.inputs import local_inputs
-from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks import objects
+from tasks.garbage import Garbage, collect, find_garbage, note_run
 from tests.conftest import S3_ENVIRONMENT, Bucket
 
 TRIPLES, TRAIN, TEST = "in/triples.tsv", "in/questions/train.jsonl", "in/questions/test.jsonl"
@@ -204,6 +206,32 @@ def test_the_manifest_says_where_an_input_is_from(conf: Path, bucket: Bucket) ->
     assert origin["address"] == bucket.address(TRIPLES) and re.fullmatch("[0-9a-f]{32}(-1)?", origin["etag"])
     text = json.dumps(manifest)
     assert not [one for one in S3_ENVIRONMENT.values() if one != "true" and one in text]
+
+
+def test_gc_deletes_the_inputs_of_which_nothing_needed_was_made(conf: Path, bucket: Bucket, own_home: Path) -> None:
+    def unused() -> list[Garbage]:
+        return [one for one in find_garbage(own_home, last=1, days=0) if one.kind == "fetched input"]
+
+    def run() -> None:
+        build(conf)
+        pipeline = Pipeline(read_config(conf))
+        note_run(own_home, "far", [StageOutcome(key, pipeline.artifact(key), False) for key in ("graph", "questions")])
+
+    run()
+    assert unused() == []
+    before = fetched(own_home)
+    conf.write_text(conf.read_text().replace(TRIPLES, "moved.tsv"), encoding="utf-8")
+    for end in (b"d", b"e"):  # what changed is told against the build before, which is kept for that
+        bucket.put("moved.tsv", b"a\tr\tb\nb\tr\t%b\n" % end)
+        run()
+    (old,) = unused()
+    assert [path.name for path in old.path.rglob("*.tsv")] == ["triples.tsv"]
+    with exclusive_lock(old.path / "lock"):  # as while it is fetched
+        assert unused() == []
+    assert collect(own_home, unused()) == old.bytes and unused() == []
+    names = {name.rpartition("/")[2]: time for name, time in fetched(own_home).items()}
+    kept = {name.rpartition("/")[2]: time for name, time in before.items() if name.endswith("jsonl")}
+    assert names == {**kept, "moved.tsv": names["moved.tsv"]}
 
 
 BAD = [
