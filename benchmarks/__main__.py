@@ -35,6 +35,7 @@ BENCHMARKS = (
     "webqsp_folds",
     "lm_generate",
     "lora",
+    "transfer",
     "memory",
     "sweeps",
     "gpu",
