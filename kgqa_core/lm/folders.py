@@ -130,8 +130,10 @@ def check_adapter(folder: Path, base: Path, base_sha256: str = "") -> None:
     Others are only held against the shapes of the model.
     """
     if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} is no adapter: it has no adapter_config.json. An adapter is a folder in peft's own "
-                         "format: adapter_config.json and adapter_model.safetensors")  # fmt: skip
+        inside = next(folder.glob("*/adapter_config.json"), None)  # of what the stage "reasoner" made, for example
+        raise InputError(f"{folder} is no adapter: it has no adapter_config.json. " + (
+            f"Did you mean {inside.parent}?" if inside else "An adapter is a folder in peft's own format: "
+            "adapter_config.json and adapter_model.safetensors"))  # fmt: skip
     read_json(folder / "adapter_config.json")
     if not (folder / "adapter_model.safetensors").is_file():
         if not (folder / "adapter_model.bin").is_file():

@@ -111,6 +111,9 @@ def test_spoiled_adapters_and_folders_in_the_wrong_place(qwen2: Path, adapter: P
         open_local(adapter)
     with pytest.raises(InputError, match=r"no adapter: it has no adapter_config.json"):
         open_local(qwen2, adapter=qwen2)
+    shutil.copytree(adapter, tmp_path / "artifact" / "adapter")
+    with pytest.raises(InputError, match=r"Did you mean .*artifact/adapter\?"):
+        open_local(qwen2, adapter=tmp_path / "artifact")
     spoiled = Path(shutil.copytree(adapter, tmp_path / "spoiled"))
     weights = spoiled / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:50])
