@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_compare import find_predictions, side_by_side_of
+from flows.cli_compare import find_predictions, letter_of, side_by_side_of
 from flows.cli_session import open_run, working
 from kgqa_core.errors import ConfigError
 
@@ -95,7 +95,8 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Pat
 
             judged = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
             systems = side_by_side_of(judged)
-        named = [one for own in found.values() for one in own]
+        letters = {run: f"{letter_of(place)} " if len(found) > 1 else "" for place, run in enumerate(found)}  # of rows
+        named = [(letters[run] + name, path) for run, own in found.items() for name, path in own]
         title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
         beside = Beside(overview_of(systems)) if pipeline is None else beside_of(pipeline, systems)
         return build(named, out, title=title, beside=beside, single=single)
