@@ -28,6 +28,7 @@ NUM_REJECTS = 5  # shown
 NUM_CANDIDATES = 10  # shown
 MAX_ROWS = 15  # of results
 NUM_RELATIONS = 10  # shown of those whose triples changed
+CHANGES_TITLE, CHANGES_HEADER = "Changes since the last build", ("of", "before", "now", "in", "out")
 
 
 def plain(text: str) -> str:
@@ -218,7 +219,7 @@ def show_percent(value: float | None) -> str:
 def print_changes(changes: Mapping[str, Any]) -> None:
     """Print a BuildDiff; one line where nothing changed."""
     if rows := list(change_rows(changes)):
-        print_table("Changes since the last build", ("of", "before", "now", "in", "out"), rows, figures_from=1)
+        print_table(CHANGES_TITLE, CHANGES_HEADER, rows, figures_from=1)
     else:
         say("Nothing changed since the last build.")
 

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
+from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, change_rows
 from flows.report import MOST_SINGLE, Beside, build, packed
 from kgqa_core.artifacts import read_artifact
+from kgqa_core.run.ensure import CHANGES, DOCUMENT
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.run.stages.systems import COMPARISON
 from tasks.garbage import HISTORY
@@ -168,14 +170,9 @@ def _columns(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
 
 def data_tables(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     """Yield what the last rebuild moved, what lint finds, and the lines that were not used."""
-    if (changes := pipeline.find("changes") if "changes" in pipeline.specs else None) is not None:
-        found = json.loads((changes.folder / "changes.json").read_text(encoding="utf-8"))
-        counts = {name: found["graph"][name] for name in ("triples", "entities")} | {"questions": found["questions"]}
-        rows = [
-            (name, *(f"{count[part]:,}" for part in ("before", "after", "came", "gone")))
-            for name, count in counts.items()
-        ]
-        yield _table("Since the build before", ("of", "before", "now", "came", "gone"), rows, 1)
+    if (changes := pipeline.remembered(CHANGES)) is not None:
+        found = json.loads((changes.folder / DOCUMENT).read_text(encoding="utf-8"))
+        yield _table(CHANGES_TITLE, CHANGES_HEADER, [*change_rows(found)], 1)
     for title, header, rows, figures_from in lint_tables(read_lint(pipeline)):
         if rows:
             yield _table(title, header, rows, figures_from)
