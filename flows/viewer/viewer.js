@@ -177,12 +177,13 @@
   // ------ The data, and the curves of what was trained
 
   async function data() {
-    const { tables } = await load("about");
+    const { tables } = overview.about ? await load("about") : { tables: [] };
+    if (!tables.length) return [h("h2", {}, "Data"), h("p", {}, "What the data of a configuration hold is shown when its run has ended.")];
     return [h("h2", {}, "Data"), ...tables.map((one, place) => table(one, `data${place}`))];
   }
 
   async function curves() {
-    const { curves: all } = await load("about"), stages = [...new Set(all.map(one => one.stage))];
+    const { curves: all } = overview.about ? await load("about") : { curves: [] }, stages = [...new Set(all.map(one => one.stage))];
     if (!all.length) return [h("h2", {}, "Curves"), h("p", {}, "Nothing was trained.")];
     return [h("h2", {}, "Curves"), ...stages.flatMap(stage => [h("h3", {}, stage),
       h("div", { class: "systems" }, all.filter(one => one.stage === stage).map(curve))])];
@@ -374,7 +375,7 @@
     });
     const dots = [...place].map(([name, [x, y]]) => h("g", {}, h("circle", { class: `node${golds.has(name) ? " gold" : ""}${depth.get(name) === 0 ? " topic" : ""}`, cx: x, cy: y, r: 6 + (probability[name] || 0) / 12 }),
       h("text", { x: x + 10, y: y + 4 }, short(name), h("title", {}, probability[name] == null ? name : `${name}: probability ${probability[name]} %`))));
-    return h("div", {}, scrolled("Drawing", h("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": said }, lines, dots)), h("p", { class: "soft" }, said, "."));
+    return h("div", {}, scrolled(said, h("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": said }, lines, dots)), h("p", { class: "soft" }, said, "."));
   }
 
   window.addEventListener("hashchange", () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); });

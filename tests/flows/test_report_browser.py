@@ -70,6 +70,8 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     assert "25 of 25" in page.get_by_role("status").inner_text()
     page.get_by_label("answered").select_option("A")
     page.get_by_text("1 of 25").wait_for()
+    page.goto(f"{file.as_uri()}#/data")  # files say nothing of their data
+    page.get_by_text("when its run has ended").wait_for()
     page.goto(f"{file.as_uri()}#/q/q00?system=1")  # an address of its own for question and system
     page.get_by_text("Lost: not chosen").wait_for()
     page.get_by_text("1. reason").click()
@@ -156,6 +158,13 @@ def test_pages_that_are_served_follow_the_run(
         page.get_by_text(f"Still to be made: {keys[0]}").wait_for()
         missing -= {keys[1]}
         page.get_by_text("23 of 23").wait_for()  # one system has answered
+        for name, shown in (
+            ("Data", "when its run has ended"),
+            ("Curves", "explorer-seed0"),
+            ("Questions", "23 of 23"),
+        ):
+            page.get_by_role("link", name=name, exact=True).click()
+            page.get_by_text(shown).first.wait_for()
         assert keys[1] not in page.locator("#live").inner_text()
         name = page.get_by_role("columnheader").last.inner_text()
         page.set_viewport_size({"width": 400, "height": 300})
