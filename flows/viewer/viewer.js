@@ -288,7 +288,7 @@
     const text = pieces => pieces.map(piece => strings[piece]).join("\n\n");
     const answers = run.answers.map((answer, at) => h("li", { class: run.right[at] ? "R" : "W" }, answer, run.right[at] ? " ✓" : " ✗", run.supported[at] === false && " (no evidence)"));
     const facts = [`F1 ${run.f1}`, run.confidence != null && `confidence ${run.confidence.toFixed(2)}`, run.num_calls && many(run.num_calls, "call"),
-      run.num_prompt_tokens && many(run.num_prompt_tokens + run.num_tokens, "token"), run.seconds != null && `${run.seconds.toFixed(2)} s`, ...Object.entries(run.counts).map(([what, count]) => `${what.replace("num_", "").replaceAll("_", " ")}: ${count}`)].filter(Boolean).join(" · ");
+      run.num_prompt_tokens && many(run.num_prompt_tokens + run.num_tokens, "token"), run.seconds != null && `${run.seconds.toFixed(2)} s`, ...Object.entries(run.counts).filter(([what]) => what.startsWith("num_")).map(([what, count]) => `${what.slice(4).replaceAll("_", " ")}: ${count}`)].filter(Boolean).join(" · ");
     const ranks = run.ranks.length ? `Golds among ${many(run.num_candidates, "candidate")} at rank ${run.ranks.slice(0, 10).join(", ")}.` : `No gold among ${many(run.num_candidates, "candidate")}.`;
     return h("section", { class: `system${place === chosen ? " chosen" : ""}`, "aria-label": name.name },
       h("h3", {}, h("a", { href: address(`/q/${encodeURIComponent(one.id)}`, { system: name.name }) }, name.name), " ", h("span", { class: letter }, WORDS[letter])),
@@ -369,9 +369,9 @@
     });
     const few = edges.length <= 40, golds = new Set(one.golds), short = name => name.length > 28 ? `${name.slice(0, 27)}…` : name;
     const lines = edges.map(({ head, relation, tail, on, said, weight }) => {
-      const [x1, y1] = place.get(head), [x2, y2] = place.get(tail);
+      const [x1, y1] = place.get(head), [x2, y2] = place.get(tail), at = x1 < x2 ? 0.7 : 0.3;  // names stand right of their dots
       return h("g", {}, h("path", { class: `edge${on || weight >= 50 ? " on" : ""}`, "stroke-opacity": weight == null ? null : Math.max(0.15, weight / 100), d: x1 === x2 ? `M${x1} ${y1} C${x1 + 60} ${y1} ${x2 + 60} ${y2} ${x2} ${y2}` : `M${x1} ${y1} L${x2} ${y2}` }, h("title", {}, `(${head}, ${relation}, ${tail}): ${said}`)),
-        few && h("text", { class: "edge-label", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 3, "text-anchor": "middle" }, short(relation)));
+        few && h("text", { class: "edge-label", x: x1 + at * (x2 - x1), y: y1 + at * (y2 - y1) - 3, "text-anchor": "middle" }, short(relation)));
     });
     const dots = [...place].map(([name, [x, y]]) => h("g", {}, h("circle", { class: `node${golds.has(name) ? " gold" : ""}${depth.get(name) === 0 ? " topic" : ""}`, cx: x, cy: y, r: 6 + (probability[name] || 0) / 12 }),
       h("text", { x: x + 10, y: y + 4 }, short(name), h("title", {}, probability[name] == null ? name : `${name}: probability ${probability[name]} %`))));
