@@ -87,8 +87,11 @@ def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, S
             say(f"Runs {what}: {', '.join(names)}. The next run tells Prefect and MLflow about them.")
 
 
-def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
-    """Print the main results of a run, or what it made of the data, and up to four things to do next."""
+def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None:
+    """Print the main results of a run, or what it made of the data, and up to four things to do next.
+
+    ``conf``: the configuration with its settings, as a command takes them.
+    """
     from flows.summary import RESULTS
 
     if summary.changes:

@@ -6,6 +6,7 @@
   const PAGE = 50, MOST_EDGES = 200, ASK_EVERY = 5000, LEFT_AT = "kgqa-left-at";
   const WORDS = { R: "right", W: "wrong", A: "no answer" };
   let overview, sorting = {};
+  let framed = location.protocol === "blob:" ? "#/" : null;  // MLflow's frame may go nowhere, not even within the page
 
   window.kgqa = (name, data) => {
     loaded[name] = typeof data === "string" ? unpacked(data) : data;
@@ -47,7 +48,7 @@
   // ------ Addresses: #/, #/questions?verdict=W&system=NAME, #/q/ID?system=NAME
 
   function where() {
-    const [path, query] = (location.hash.slice(1) || "/").split("?");
+    const [path, query] = ((framed ?? location.hash).slice(1) || "/").split("?");
     return { path, query: new URLSearchParams(query || "") };
   }
 
@@ -55,6 +56,19 @@
     const given = Object.entries(query || {}).filter(([, value]) => value !== "" && value != null);
     const text = new URLSearchParams(given).toString();
     return `#${path}${text ? "?" + text : ""}`;
+  }
+
+  function go(to, filtering) {
+    if (framed != null) framed = to;
+    else if (filtering) history.replaceState(null, "", to);
+    else { location.hash = to; return; }
+    if (!filtering) arrive();
+  }
+
+  function arrive() {
+    show();
+    document.getElementById("main").focus({ preventScroll: true });
+    window.scrollTo(0, 0);
   }
 
   async function show() {
@@ -159,7 +173,7 @@
       h("text", { x: 14, y: 24 }, "Hits@1"),
       own.map(one => h("g", {}, h("circle", { class: "point", cx: x(one[chosen]), cy: y(one.hits1), r: 5 }, h("title", {}, `${one.system}: ${one.hits1.toFixed(1)} at ${one[chosen].toPrecision(3)}`)),
         h("text", { x: x(one[chosen]) + 8, y: free(x(one[chosen]), y(one.hits1) + 4) }, one.system))));
-    const pick = h("select", { onchange: event => { location.hash = address("/", { cost: event.target.value }); } },
+    const pick = h("select", { onchange: event => { go(address("/", { cost: event.target.value })); } },
       ["calls", "tokens", "seconds"].map(name => h("option", { value: name, selected: name === chosen }, name)));
     return h("div", {}, h("form", {}, h("label", {}, "cost", pick)), scrolled("Accuracy against cost", drawing));
   }
@@ -236,7 +250,7 @@
       const next = Object.fromEntries(query);
       next[name] = event.target.value;
       delete next.from;
-      history.replaceState(null, "", address("/questions", next));
+      go(address("/questions", next), true);
       show().then(() => document.getElementById(`filter-${name}`)?.focus());
     };
     const pick = (name, label, options) => h("label", {}, label, h("select", { id: `filter-${name}`, onchange: change(name) },
@@ -378,7 +392,13 @@
     return h("div", {}, scrolled(said, h("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": said }, lines, dots)), h("p", { class: "soft" }, said, "."));
   }
 
-  window.addEventListener("hashchange", () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); });
+  window.addEventListener("hashchange", arrive);
+  if (framed != null) document.addEventListener("click", event => {
+    const link = event.target.closest("a[href^='#/']");
+    if (!link) return;
+    event.preventDefault();
+    go(link.getAttribute("href"));
+  });
   document.addEventListener("DOMContentLoaded", show);
   if (document.readyState !== "loading") show();
 })();

@@ -189,6 +189,13 @@ def test_the_command_writes_the_report_and_says_what_to_open(runs: list[tuple[st
     assert again.stdout.strip() == f"open {tmp_path / 'seen.html'}"
 
 
+def test_a_run_that_overrode_settings_is_shown_by_giving_them_again(compared: Pipeline, tmp_path: Path) -> None:
+    conf, out = compared.home.parent / "places.yaml", tmp_path / "seen"
+    shown = CliRunner().invoke(app, ["report", str(conf), f"--set=runtime.home={compared.home}", "--out", str(out)])
+    assert shown.exit_code == 0, shown.stderr
+    assert data(out, "overview")["num_questions"] == 23
+
+
 def test_a_configuration_is_shown_with_what_its_run_compared(
     compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,29 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
 
 
 @pytest.mark.slow
+def test_one_file_works_in_the_frame_in_which_mlflow_shows_it(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
+) -> None:
+    file = build(runs, tmp_path / "seen.html", title="two systems", beside=Beside(NOTHING), single=True)
+    page, problems = browser.new_page(), list[str]()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.route("http://mlflow.test/", lambda route: route.fulfill(body="<body></body>", content_type="text/html"))
+    page.goto("http://mlflow.test/")
+    page.evaluate(
+        """page => { const frame = document.createElement("iframe"); frame.sandbox = "allow-scripts";
+        frame.src = URL.createObjectURL(new Blob([page], { type: "text/html" })); document.body.append(frame); }""",
+        file.read_text(encoding="utf-8"),
+    )
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("link", name="Questions").click()
+    frame.get_by_label("answered").select_option("A")
+    frame.get_by_text("1 of 25").wait_for()
+    frame.get_by_role("row").nth(1).get_by_role("link").click()
+    frame.get_by_text("Lost: pruned").wait_for()
+    assert problems == []
+
+
+@pytest.mark.slow
 def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
