@@ -65,11 +65,7 @@
     if (!filtering) arrive();
   }
 
-  function arrive() {
-    show();
-    document.getElementById("main").focus({ preventScroll: true });
-    window.scrollTo(0, 0);
-  }
+  const arrive = () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); };
 
   async function show() {
     const { path, query } = where(), main = document.getElementById("main");
@@ -395,9 +391,7 @@
   window.addEventListener("hashchange", arrive);
   if (framed != null) document.addEventListener("click", event => {
     const link = event.target.closest("a[href^='#/']");
-    if (!link) return;
-    event.preventDefault();
-    go(link.getAttribute("href"));
+    if (link) { event.preventDefault(); go(link.getAttribute("href")); }
   });
   document.addEventListener("DOMContentLoaded", show);
   if (document.readyState !== "loading") show();
