@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -365,7 +366,7 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
     if as_json:
         print_json(summary_document(summary, mlflow_ui))
     else:
-        print_summary(summary, conf, mlflow_ui)
+        print_summary(summary, shlex.join([str(conf), *(f"--set={one}" for one in settings or ())]), mlflow_ui)
 
 
 def with_oracle(conf: Path, settings: list[str] | None) -> list[str]:

@@ -262,7 +262,7 @@ def _pooled(runs: Sequence[EvaluatedRun]) -> tuple[Any, Any]:
 # ------ The runs that a user names.
 
 
-def find_predictions(run: str) -> list[tuple[str, Path]]:
+def find_predictions(run: str, settings: Sequence[str] = ()) -> list[tuple[str, Path]]:
     """Return what to call the runs that a user named, and their predictions tables.
 
     One run is named by the folder of an evaluation, by a predictions table, or as CONF@SEED (of the explorer). A
@@ -276,9 +276,9 @@ def find_predictions(run: str) -> list[tuple[str, Path]]:
         return [(run, path)]
     base, at, part = run.rpartition("@")
     if at and not path.exists() and _is_configuration(Path(base)):
-        return _evaluations(Path(base), part)
+        return _evaluations(Path(base), part, settings)
     if _is_configuration(path):
-        return _evaluations(path, None)
+        return _evaluations(path, None, settings)
     raise InputError(
         f"there is no run {shorten(run)}{nearest_beside(path)}. A run is a configuration (conf/demo.yaml, "
         "conf/demo.yaml@1 or conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"

@@ -28,6 +28,7 @@ NUM_REJECTS = 5  # shown
 NUM_CANDIDATES = 10  # shown
 MAX_ROWS = 15  # of results
 NUM_RELATIONS = 10  # shown of those whose triples changed
+CHANGES_TITLE, CHANGES_HEADER = "Changes since the last build", ("of", "before", "now", "in", "out")
 
 
 def plain(text: str) -> str:
@@ -86,8 +87,11 @@ def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, S
             say(f"Runs {what}: {', '.join(names)}. The next run tells Prefect and MLflow about them.")
 
 
-def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
-    """Print the main results of a run, or what it made of the data, and up to four things to do next."""
+def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None:
+    """Print the main results of a run, or what it made of the data, and up to four things to do next.
+
+    ``conf``: the configuration with its settings, as a command takes them.
+    """
     from flows.summary import RESULTS
 
     if summary.changes:
@@ -218,7 +222,7 @@ def show_percent(value: float | None) -> str:
 def print_changes(changes: Mapping[str, Any]) -> None:
     """Print a BuildDiff; one line where nothing changed."""
     if rows := list(change_rows(changes)):
-        print_table("Changes since the last build", ("of", "before", "now", "in", "out"), rows, figures_from=1)
+        print_table(CHANGES_TITLE, CHANGES_HEADER, rows, figures_from=1)
     else:
         say("Nothing changed since the last build.")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_compare import find_predictions, side_by_side_of
-from flows.cli_session import open_run, working
+from flows.cli_compare import find_predictions, letter_of, side_by_side_of
+from flows.cli_session import Settings, open_run, working
 from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def report(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder, or file with --single.")] = None,
     single: Annotated[bool, typer.Option("--single", help="Write one HTML file, of up to 200 questions.")] = False,
+    settings: Settings = None,
 ) -> None:
     """Write pages that show runs side by side, and each question with answers, paths, prompts and verdicts.
 
@@ -38,20 +39,21 @@ def report(
       kgqa report conf/a.yaml@rog conf/b.yaml@rog --out report
       kgqa report conf/demo.yaml --single --out demo.html
     """
-    typer.echo(
-        f"open {build_report(runs, out or Path('report.html' if single else 'report'), single=single).resolve()}"
-    )
+    out = out or Path("report.html" if single else "report")
+    typer.echo(f"open {build_report(runs, out, single=single, settings=settings or ()).resolve()}")
 
 
 def view(
     runs: Runs,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on localhost; 0: any that is free.")] = 8700,
+    settings: Settings = None,
 ) -> None:
     """Serve the pages of kgqa report on localhost until Ctrl-C. Those of one configuration follow its run.
 
     \b
     Examples:
       kgqa view conf/demo.yaml
+      kgqa view conf/demo.yaml --set systems.num_questions=20
       kgqa view conf/demo.yaml@etd conf/demo.yaml@rog --port 0
     """
     from functools import partial
@@ -61,9 +63,9 @@ def view(
     from kgqa_core.config_file import machine_paths
     from kgqa_core.run.stages.systems import COMPARISON
 
-    name = hashlib.sha256("\0".join(runs).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\0".join([*runs, *(settings or ())]).encode()).hexdigest()[:16]
     folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / "seen" / name
-    pipeline, pages = opened(runs[0]) if len(runs) == 1 and "@" not in runs[0] else None, None
+    pipeline, pages = opened(runs[0], settings) if len(runs) == 1 and "@" not in runs[0] else None, None
     if pipeline is not None and COMPARISON in pipeline.specs:
         folder.mkdir(parents=True, exist_ok=True)
         pages = LivePages(pipeline, folder)
@@ -71,7 +73,7 @@ def view(
             pages.state()
     else:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        build_report(runs, folder)
+        build_report(runs, folder, settings=settings or ())
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), partial(LiveHandler, folder=folder, pages=pages))
     except OSError as error:
@@ -81,28 +83,29 @@ def view(
         server.serve_forever()
 
 
-def build_report(runs: Sequence[str], out: Path, *, single: bool = False) -> Path:
-    """Write the report of the runs that a user named; return the page to open."""
-    found = {run: find_predictions(run) for run in runs}
+def build_report(runs: Sequence[str], out: Path, *, single: bool = False, settings: Sequence[str] = ()) -> Path:
+    """Write the report of the runs that a user named, configurations with ``settings``; return the page to open."""
+    found = {run: find_predictions(run, settings) for run in runs}
     with working("writing the report"):
         from flows.report import Beside, build
         from flows.report_about import beside_of, overview_of, stored_comparison
 
-        pipeline = opened(runs[0])
+        pipeline = opened(runs[0], settings)
         systems = stored_comparison(pipeline) if pipeline and len(runs) == 1 and "@" not in runs[0] else None
         if systems is None:
             from kgqa_core.evaluation.runs import read_system_run
 
             judged = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
             systems = side_by_side_of(judged)
-        named = [one for own in found.values() for one in own]
+        letters = {run: f"{letter_of(place)} " if len(found) > 1 else "" for place, run in enumerate(found)}  # of rows
+        named = [(letters[run] + name, path) for run, own in found.items() for name, path in own]
         title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
         beside = Beside(overview_of(systems)) if pipeline is None else beside_of(pipeline, systems)
         return build(named, out, title=title, beside=beside, single=single)
 
 
-def opened(run: str) -> Pipeline | None:
+def opened(run: str, settings: Sequence[str] | None) -> Pipeline | None:
     """Return the pipeline of the configuration that a run is named by; None for a file of predictions."""
     base, at, _ = run.rpartition("@")
     conf = Path(base if at and not Path(run).exists() else run)
-    return open_run(conf, ()) if conf.suffix in (".yaml", ".yml") else None
+    return open_run(conf, settings) if conf.suffix in (".yaml", ".yml") else None

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from flows.report import Beside, build, script
-from flows.report_about import answered, beside_of, overview_of, stored_comparison
+from flows.report_about import answered, beside_of, curves, overview_of, stored_comparison
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.run.stages.systems import COMPARISON
 from tasks.garbage import HISTORY, runs_at_work
@@ -35,7 +35,8 @@ class LivePages:
     def state(self) -> dict[str, Any]:
         """Return the version that is true now, after writing it if need be, what is still to be made, and who is at it.
 
-        A system appears when it has answered; what the explorer walked and the stored comparison come at the end.
+        A system appears when it has answered, curves when their stage has ended; data, what the explorer walked and the
+        stored comparison come at the end.
         """
         with self._lock:
             found: dict[str, Any] = {}
@@ -60,7 +61,10 @@ class LivePages:
         systems = stored_comparison(self.pipeline)
         if systems is None and runs:
             systems = side_by_side_of({title: [read_system_run(path, name) for name, path in runs]})
-        beside = beside_of(self.pipeline, systems) if not missing else Beside(overview_of(systems))
+        if missing:  # what the data hold takes a while on large graphs: it comes once, at the end
+            beside = Beside(overview_of(systems), {"tables": [], "curves": list(curves(self.pipeline))})
+        else:
+            beside = beside_of(self.pipeline, systems)
         beside.overview["live"] = version
         build(runs, self.folder / version, title=title, beside=beside)
         self.versions = [*self.versions, version][-KEPT:]

@@ -12,6 +12,7 @@ import os
 import shutil
 from base64 import b64encode
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,6 +163,9 @@ def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Be
     """
     shown = [read_run(name, path) for name, path in runs]
     ids = shown[0].table["question_id"].to_pylist() if shown else []
+    names = Counter(run.name for run in shown)
+    for (name, _), run in zip(runs, shown, strict=True):
+        run.name = name if names[run.name] > 1 else run.name  # one system of two configurations
     for run in shown[1:]:
         if run.table["question_id"].to_pylist() != ids:
             raise InputError(f"{run.name} and {shown[0].name} did not answer the same questions: one report each")

@@ -14,8 +14,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
+from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, change_rows
 from flows.report import MOST_SINGLE, Beside, build, packed
 from kgqa_core.artifacts import read_artifact
+from kgqa_core.run.ensure import CHANGES, DOCUMENT
+from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.run.stages.systems import COMPARISON
 from tasks.garbage import HISTORY
 from tasks.release import Releases, champion_of, model_name
@@ -77,7 +80,7 @@ def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None) -> Beside:
     overview = overview_of(systems)
     runs = list(runs_over_time(pipeline))
     if len(runs) > 1:
-        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 3))
+        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 4))
     about = {"tables": list(data_tables(pipeline)), "curves": [*curves(pipeline), *sweep_curves(pipeline)]}
     about["curves"] += cost_curves(systems["rows"] if systems else ())
     return Beside(overview, about, partial(explored, pipeline))
@@ -135,22 +138,26 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
     Its figures are those of its comparison; a run that made a release says what became of it.
     """
     home, name = pipeline.home, pipeline.config.name
-    note = home / "runs" / HISTORY / f"{name}.json"
+    note, root = home / "runs" / HISTORY / f"{name}.json", pipeline.store.root
     releases = Releases(home, model_name(name))
     moves, made = releases.moves(), [releases.read(id) for id in releases.ids()]
     for artifacts in json.loads(note.read_text(encoding="utf-8")) if note.is_file() else ():
         fingerprints = {one.partition("/")[2] for one in artifacts}
         own = next((one for one in artifacts if one.startswith(f"{COMPARISON}/")), "")
-        compared = read_artifact(pipeline.store.root / own) if own else None
+        compared = read_artifact(root / own) if own else None
         if compared is None:
             continue
+        found = json.loads((compared.folder / "comparison.json").read_bytes())
+        systems = [read_artifact(root / one) for one in artifacts if one.startswith("system/")]
+        splits = sorted({str(one.recipe.config["split"]) for one in systems if one})  # figures of others do not compare
         ended = json.loads((compared.folder / "tracking.json").read_text(encoding="utf-8"))["ended_ms"]
-        line = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(ended / 1000)), "release": "–", "state": "–"}
+        line = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(ended / 1000))}
+        line |= {"questions": " ".join([f"{found['num_questions']:,}", *splits]), "release": "–", "state": "–"}
         if release := next((one.id for one in made if set(one.stages.values()) <= fingerprints), ""):
             kinds = [move.kind for move in moves if move.to_release == release]
             state = "champion" if release == champion_of(moves) else kinds[-1] if kinds else "–"
             line |= {"release": release, "state": state}
-        for row in json.loads((compared.folder / "comparison.json").read_bytes())["rows"]:
+        for row in found["rows"]:
             line[row["system"]] = f"{row['overall']['hits1']:.2f}"
         yield line
 
@@ -163,14 +170,9 @@ def _columns(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
 
 def data_tables(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     """Yield what the last rebuild moved, what lint finds, and the lines that were not used."""
-    if (changes := pipeline.find("changes") if "changes" in pipeline.specs else None) is not None:
-        found = json.loads((changes.folder / "changes.json").read_text(encoding="utf-8"))
-        counts = {name: found["graph"][name] for name in ("triples", "entities")} | {"questions": found["questions"]}
-        rows = [
-            (name, *(f"{count[part]:,}" for part in ("before", "after", "came", "gone")))
-            for name, count in counts.items()
-        ]
-        yield _table("Since the build before", ("of", "before", "now", "came", "gone"), rows, 1)
+    if (changes := pipeline.remembered(CHANGES)) is not None:
+        found = json.loads((changes.folder / DOCUMENT).read_text(encoding="utf-8"))
+        yield _table(CHANGES_TITLE, CHANGES_HEADER, [*change_rows(found)], 1)
     for title, header, rows, figures_from in lint_tables(read_lint(pipeline)):
         if rows:
             yield _table(title, header, rows, figures_from)
@@ -240,14 +242,15 @@ def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], fig
 
 
 def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what the run's explorer of the first seed walks for some questions; nothing where there is none.
+    """Return what the run's explorer of the first seed walks for some questions; nothing where none is trained.
 
-    ``edges``: head, relation, tail, step from 1, and attention (Eq. 1) in percent, the strongest first at each step,
-    from nodes that are drawn themselves; ``nodes``: probability in percent of what is drawn; ``num_edges`` of all.
-    ``more``: where not all are drawn, the same with up to ``MOST_ASKED`` edges, packed.
+    ``topics``: where it starts; ``edges``: head, relation, tail, step from 1, and attention (Eq. 1) in percent, the
+    strongest first at each step, from nodes that are drawn themselves; ``nodes``: probability in percent of what is
+    drawn; ``num_edges`` of all. ``more``: where not all are drawn, the same with up to ``MOST_ASKED`` edges, packed.
     """
-    if pipeline.config.explorer is None or "subgraphs" in pipeline.specs or not ids:
-        return {}
+    key = explorer_key(pipeline.config, pipeline.config.exploration.seeds[0])
+    if key not in pipeline.specs or pipeline.find(key) is None or "subgraphs" in pipeline.specs or not ids:
+        return {}  # systems that walk without an explorer do not train it
     from kgqa_core.explorer.batch import question_arrays
     from kgqa_core.explorer.explore import ExploreOptions
     from kgqa_core.explorer.model import texts_of
@@ -325,6 +328,7 @@ def walked(
     own = found.question == place
     scored = zip(found.entity[own].tolist(), probability[own].tolist(), strict=True)
     return {
+        "topics": [graph.name_of(topic) for topic in question.topics],
         "edges": [
             [graph.name_of(head), graph.relation_text(relation), graph.name_of(tail), *edge]
             for (head, relation, tail), edge in edges.items()

@@ -91,7 +91,7 @@ def test_people_see_the_table_and_programs_its_rows(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     written = write_report(compared, summary)
-    print_summary(written, Path("conf/places.yaml"), "mlflow ui")
+    print_summary(written, "conf/places.yaml --set=systems.num_questions=23", "mlflow ui")
     title, *lines = capsys.readouterr().out.splitlines()
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
     assert title.startswith("Results of places")
@@ -101,6 +101,7 @@ def test_people_see_the_table_and_programs_its_rows(
     assert [row[0] for row in rows[-2:]] == ["template control", "gold-chain ceiling"]
     assert len(rows) == len(COMPARED) + 3 <= MAX_ROWS
     assert [line.partition(":")[0] for line in lines[-4:]] == ["All tables", "In MLflow", "Ask it", "Look at it"]
+    assert lines[-1].endswith("kgqa view conf/places.yaml --set=systems.num_questions=23")
     assert len(lines) == len(rows) + 4 + 4  # the frame of one table, and four lines
     report = (compared.home / "runs" / "places.md").read_text("utf-8")
     for told in ("| fiske (oracle) | oracle | none |", "By the number of hops", "| answers | system |", "lift"):

@@ -173,12 +173,27 @@ def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[st
     }
 
 
+def test_one_system_of_two_runs_keeps_two_names(compared: Pipeline, tmp_path: Path) -> None:
+    folder = compared.artifact("system-explorer-seed0").folder
+    words = [str(folder), str(folder / "predictions.parquet")]
+    overview = data(build_report(words, tmp_path / "report").parent, "overview")
+    assert [run["name"] for run in overview["runs"]] == [f"A {words[0]}", f"B {words[1]}"]
+    assert [row[0] for row in overview["tables"][0]["rows"]] == ["A explorer alone", "B explorer alone"]
+
+
 def test_the_command_writes_the_report_and_says_what_to_open(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
     paths = [str(path) for _, path in runs]
     shown = CliRunner().invoke(app, ["report", *paths, "--out", str(tmp_path / "seen")])
     assert shown.stdout.strip() == f"open {tmp_path / 'seen' / 'index.html'}"
     again = CliRunner().invoke(app, ["report", *paths, "--single", "--out", str(tmp_path / "seen.html")])
     assert again.stdout.strip() == f"open {tmp_path / 'seen.html'}"
+
+
+def test_a_run_that_overrode_settings_is_shown_by_giving_them_again(compared: Pipeline, tmp_path: Path) -> None:
+    conf, out = compared.home.parent / "places.yaml", tmp_path / "seen"
+    shown = CliRunner().invoke(app, ["report", str(conf), f"--set=runtime.home={compared.home}", "--out", str(out)])
+    assert shown.exit_code == 0, shown.stderr
+    assert data(out, "overview")["num_questions"] == 23
 
 
 def test_a_configuration_is_shown_with_what_its_run_compared(
@@ -214,6 +229,7 @@ def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_expl
     assert wider and all(len(shown[id]["edges"]) < len(found["edges"]) for id, found in wider.items())
     for id, found in [*shown.items(), *wider.items()]:
         names, reached = {graph.name_of(topic) for topic in answered[id].topics}, set[str]()
+        assert set(found["topics"]) == names
         for head, relation, tail, step, attention in found["edges"]:
             assert (head, relation, tail) in stored and 0 <= attention <= 100 and 1 <= step <= 3
             assert {head, tail} & (names | reached)  # each goes on from what is drawn
@@ -242,6 +258,17 @@ def apart(compared: Pipeline, places: Configure, tmp_path: Path) -> Pipeline:
     return run
 
 
+def test_systems_that_need_no_explorer_leave_a_report_where_none_is_trained(
+    apart: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = apart.find  # what hangs on the explorer still finds it, else it would be stale
+    monkeypatch.setattr(
+        apart, "find", lambda key, *own: None if (key, own) == ("explorer-seed0", ()) else find(key, *own)
+    )
+    folder = keep_report(apart)
+    assert folder and 'kgqa("about"' in (folder / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_a_run_leaves_its_report_in_mlflow_and_each_system_links_to_its_answers(apart: Pipeline) -> None:
     from mlflow import MlflowClient
@@ -267,8 +294,8 @@ def test_a_run_leaves_its_report_in_mlflow_and_each_system_links_to_its_answers(
 
 def test_runs_over_time_name_the_champion(apart: Pipeline) -> None:
     compared = f"{COMPARISON}/{apart.artifact(COMPARISON).fingerprint}"
-    explorer = apart.artifact("explorer-seed0").fingerprint
-    lines = [[compared], [compared, f"explorer/{explorer}"], [f"{COMPARISON}/gone"]]
+    system, explorer = (apart.artifact(key).fingerprint for key in ("system-explorer-seed0", "explorer-seed0"))
+    lines = [[compared], [compared, f"explorer/{explorer}", f"system/{system}"], [f"{COMPARISON}/gone"]]
     (apart.home / "runs" / "history").mkdir(parents=True)
     write_json(apart.home / "runs" / "history" / "places.json", lines)
     releases = Releases(apart.home, model_name("places"))
@@ -280,6 +307,7 @@ def test_runs_over_time_name_the_champion(apart: Pipeline) -> None:
     releases.move("promoted", release, "it is better")
     found = list(runs_over_time(apart))
     assert [(one["release"], one["state"]) for one in found] == [("–", "–"), (release, "champion")]
+    assert [one["questions"] for one in found] == ["23", "23 test"]  # figures of other questions do not compare
     assert found[0]["explorer alone"] == found[1]["explorer alone"] != ""
 
 

@@ -20,7 +20,7 @@ from flows.live import LiveHandler, LivePages
 from flows.report import Beside, build
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
-from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs
+from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
 
 __all__ = ["apart", "runs"]
 
@@ -70,12 +70,56 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     assert "25 of 25" in page.get_by_role("status").inner_text()
     page.get_by_label("answered").select_option("A")
     page.get_by_text("1 of 25").wait_for()
+    page.goto(f"{file.as_uri()}#/data")  # files say nothing of their data
+    page.get_by_text("when its run has ended").wait_for()
     page.goto(f"{file.as_uri()}#/q/q00?system=1")  # an address of its own for question and system
     page.get_by_text("Lost: not chosen").wait_for()
     page.get_by_text("1. reason").click()
     assert HOSTILE in page.locator("main").inner_text()
     assert page.title().endswith("two systems") and page.locator("main img").count() == 0
     assert problems == []
+
+
+@pytest.mark.slow
+def test_one_file_works_in_the_frame_in_which_mlflow_shows_it(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
+) -> None:
+    file = build(runs, tmp_path / "seen.html", title="two systems", beside=Beside(NOTHING), single=True)
+    page, problems = browser.new_page(), list[str]()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.route("http://mlflow.test/", lambda route: route.fulfill(body="<body></body>", content_type="text/html"))
+    page.goto("http://mlflow.test/")
+    page.evaluate(
+        """page => { const frame = document.createElement("iframe"); frame.sandbox = "allow-scripts";
+        frame.src = URL.createObjectURL(new Blob([page], { type: "text/html" })); document.body.append(frame); }""",
+        file.read_text(encoding="utf-8"),
+    )
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("link", name="Questions").click()
+    frame.get_by_label("answered").select_option("A")
+    frame.get_by_text("1 of 25").wait_for()
+    frame.get_by_role("row").nth(1).get_by_role("link").click()
+    frame.get_by_text("Lost: pruned").wait_for()
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
+    tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.flows.test_report.PATH", "(Rome, capital_of, Italy)")
+    systems = [("right", write_run(tmp_path, "right", (1,))), ("wrong", write_run(tmp_path, "wrong", (3,)))]
+    file = build(systems, tmp_path / "seen", title="two systems", beside=Beside(NOTHING))
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(file.as_uri())
+    page.get_by_role("row", name="wrong").get_by_role("link", name="1").click()  # two clicks lead to the reason
+    page.get_by_role("row").nth(1).get_by_role("link").click()
+    chosen = page.locator("section.chosen")
+    assert "Lost: pruned" in chosen.inner_text() and chosen.get_attribute("aria-label") == "wrong"
+    drawn = page.get_by_role("img", name="those of wrong stand out")
+    assert drawn.locator(".topic").count() == 1  # Italy alone, though Rome is the head
+    assert drawn.bounding_box()["width"] >= 760  # to be read; it scrolls in its box, and the page does not
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.slow
@@ -105,6 +149,7 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
             page.get_by_role("button", name="Draw more of them").press("Enter")
             page.get_by_role("button", name="Draw more of them").wait_for(state="detached")
             assert drawn.locator("path").count() > few
+        assert page.evaluate("[...document.querySelectorAll('svg text')].every(text => text.getBBox().x >= 0)")
         found = axe.run(page).response["violations"]
         assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
     page.goto("about:blank")  # another address of one page would leave the focus where it is
@@ -134,14 +179,33 @@ def test_pages_that_are_served_follow_the_run(
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/questions")
         page.get_by_text(f"Still to be made: {keys[0]}").wait_for()
-        missing -= {keys[0]}
+        missing -= {keys[1]}
         page.get_by_text("23 of 23").wait_for()  # one system has answered
-        assert keys[0] not in page.locator("#live").inner_text()
+        for name, shown in (
+            ("Data", "when its run has ended"),
+            ("Curves", "explorer-seed0"),
+            ("Questions", "23 of 23"),
+        ):
+            page.get_by_role("link", name=name, exact=True).click()
+            page.get_by_text(shown).first.wait_for()
+        assert keys[1] not in page.locator("#live").inner_text()
+        name = page.get_by_role("columnheader").last.inner_text()
+        page.set_viewport_size({"width": 400, "height": 300})
+        page.evaluate("name => { location.hash = `#/questions?system=${encodeURIComponent(name)}` }", name)
+        page.locator("#filter-system option:checked", has_text=name).wait_for(state="attached")
+        page.evaluate("scrollTo(0, 300)")
+        at = page.locator("main").bounding_box()["y"]
+        missing -= {keys[0]}  # it stands before the other one, and moves nothing under who looks on
+        page.get_by_role("columnheader").nth(4).wait_for()
+        assert (
+            page.locator("main").bounding_box()["y"] == at < 0 and page.locator("#filter-system").input_value() == name
+        )
         page.get_by_role("row").nth(1).get_by_role("link").click()
         missing.clear()
         page.get_by_role("button", name="Show what is new").click()  # a question that is read is not taken away
         page.get_by_role("heading", name="Systems").wait_for()
         assert page.locator("section.system").count() == len(keys) and "#/q/" in page.url
+        assert page.locator("section.chosen").get_attribute("aria-label") == name
         assert page.locator("#live").is_hidden()
         asked = Request(page.url.partition("#")[0], headers={"Host": "elsewhere.example"})  # as by DNS rebinding
         with pytest.raises(HTTPError, match="403"):

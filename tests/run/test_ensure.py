@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli_output import change_rows
+from flows.report_about import data_tables
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
@@ -288,6 +289,8 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
     assert "not accepted" not in CliRunner().invoke(app, ["status", str(towns)]).stdout
     assert accepted.exit_code == 0
     assert "Changes since the last build" in accepted.stdout
+    moved, *_ = data_tables(Pipeline(read_config(towns, [NO_FLOOR])))  # of the report
+    assert moved["title"] == "Changes since the last build" and ["triples", "7", "3", "+0", "-4"] in moved["rows"]
     write_triples(towns, TRIPLES)
     document = json.loads(kgqa("--accept", "--json").stdout)
     assert document["changes"]["graph"]["triples"] == {"before": 3, "after": 7, "came": 4, "gone": 0}
