@@ -232,6 +232,8 @@ class RunConfig(Section):
                 yield "missing key 'plans': a dataset of plans is for planners"
         if self.explorer and self.explorer.learn_dev and self.evaluation.split == "dev":
             yield "explorer.learn_dev: dev questions teach, so they cannot be scored; set another evaluation.split"
+        if self.explorer and self.explorer.learn_dev and self.systems and self.systems.choose.grids:
+            yield "explorer.learn_dev: dev questions teach, so nothing can be chosen on them; leave systems.choose out"
         if "generator" in planners and lm is None:
             yield "plans.planners: a generator needs a language model: give 'lm'"
         if "dense" in planners and self.dense is None:

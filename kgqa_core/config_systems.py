@@ -171,10 +171,11 @@ class SystemsSection(Section):
         where, rows, grid = f"choose.grids.{row}", self.rows(), self.choose.grids[row]
         if row not in rows and row not in SYSTEMS:  # the grid of a system that a command leaves out waits
             raise ValueError(f"{where}: rows are {with_nearest(row, rows)}")
-        kind = system_type(rows[row][0] if row in rows else row)
+        system = rows[row][0] if row in rows else row
+        kind = system_type(system)
         legal = [name for name in kind.settings.model_fields if name not in PLACES] if kind.settings else []
         if kind.fuses or not legal:  # a fusion is chosen as it is, in a stage of its own
-            raise ValueError(f"{where}: {rows[row][0]} has no settings that can be chosen here")
+            raise ValueError(f"{where}: {system} has no settings that can be chosen here")
         if strange := [name for name in grid if name not in legal]:
             raise ValueError(f"{where}.{strange[0]}: legal are {with_nearest(strange[0], legal)}")
         if (many := math.prod(map(len, grid.values()))) > MAX_POINTS:

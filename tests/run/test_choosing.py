@@ -107,6 +107,17 @@ def test_a_grid_that_no_row_can_have_is_named(run_file: Path, grids: str, messag
         specs_of(run_file, f"systems.choose.grids={grids}")
 
 
+@pytest.mark.parametrize("system", ["ours", "direct"])
+def test_a_grid_that_a_system_left_out_cannot_have_is_named_all_the_same(run_file: Path, system: str) -> None:
+    with pytest.raises(ConfigError, match=f"{system} has no settings that can be chosen here"):
+        specs_of(run_file, f"systems={{run: [rog], choose: {{grids: {{{system}: {{num_plans: [1, 3]}}}}}}}}")
+
+
+def test_nothing_is_chosen_on_dev_questions_that_teach(run_file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"explorer\.learn_dev: dev questions teach, so nothing can be chosen"):
+        specs_of(run_file, "explorer.learn_dev=true", "systems.run=[rog]")
+
+
 def test_systems_of_explorers_elsewhere_and_rows_of_the_gate_choose_nothing(run_file: Path) -> None:
     with pytest.raises(ConfigError, match=r"grids\.etd\.explorer: legal are num_candidates"):
         specs_of(run_file, "systems.run=[etd]", "systems.choose.grids={etd: {explorer: [a.yaml, b.yaml]}}")
