@@ -190,9 +190,14 @@ def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) 
 def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Yield the folders ``fetched/ID`` of which nothing needed was made; a run that wants one fetches it again."""
     manifests = [_read(folder / MANIFEST, {}) for folder in needed]
-    origins = {f"{one['address']}/" for manifest in manifests for one in manifest.get("origins", {}).values()}
+    origins = [origin for manifest in manifests for origin in manifest.get("origins", {}).values()]
+    below, etags = {f"{one['address']}/" for one in origins}, {one["etag"] for one in origins} - {""}
     for unit in (home / FETCHED).glob("*"):
-        in_use = any(f"{file}/".startswith(origin) for file in read_note(unit) for origin in origins)
+        # The same bytes at another address make nothing anew, so no manifest names that address.
+        in_use = any(
+            facts[0] in etags or any(f"{file}/".startswith(address) for address in below)
+            for file, facts in read_note(unit).items()
+        )
         if not in_use and _is_free(unit / "lock"):
             yield unit, "fetched input"
 

@@ -224,6 +224,9 @@ def test_gc_deletes_the_inputs_of_which_nothing_needed_was_made(conf: Path, buck
     for end in (b"d", b"e"):  # what changed is told against the build before, which is kept for that
         bucket.put("moved.tsv", b"a\tr\tb\nb\tr\t%b\n" % end)
         run()
+    bucket.put("copied.tsv", bucket.get("moved.tsv"))  # the same bytes make nothing anew
+    conf.write_text(conf.read_text().replace("moved.tsv", "copied.tsv"), encoding="utf-8")
+    run()
     (old,) = unused()
     assert [path.name for path in old.path.rglob("*.tsv")] == ["triples.tsv"]
     with exclusive_lock(old.path / "lock"):  # as while it is fetched
@@ -231,7 +234,7 @@ def test_gc_deletes_the_inputs_of_which_nothing_needed_was_made(conf: Path, buck
     assert collect(own_home, unused()) == old.bytes and unused() == []
     names = {name.rpartition("/")[2]: time for name, time in fetched(own_home).items()}
     kept = {name.rpartition("/")[2]: time for name, time in before.items() if name.endswith("jsonl")}
-    assert names == {**kept, "moved.tsv": names["moved.tsv"]}
+    assert names == {**kept, **{name: names[name] for name in ("moved.tsv", "copied.tsv")}}
 
 
 BAD = [
