@@ -347,9 +347,8 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
     if name == "dense":
         yield OpenedPlanner(_dense(pipeline, seed))
         return
-    from kgqa_core.instructions.plan import RelationConstraint
+    from kgqa_core.instructions.plan import GeneratorPlanner, PlanAsker, PlanInstruction, RelationConstraint
     from kgqa_core.instructions.render import read_prompts
-    from kgqa_core.planners.generator import GeneratorPlanner
 
     space: PathConstraints | RelationConstraint | None = None
     if search := plan_graph(pipeline):
@@ -359,8 +358,9 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        searches, prompts = plan_searches(pipeline.config, row), read_prompts(pipeline.config.prompts)
-        yield OpenedPlanner(GeneratorPlanner(model, prompts, space=space, searches=searches), meter)
+        prompts = PlanInstruction(read_prompts(pipeline.config.prompts))
+        asker = PlanAsker(prompts, space, searches=plan_searches(pipeline.config, row))
+        yield OpenedPlanner(GeneratorPlanner(model, asker), meter)
 
 
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:
