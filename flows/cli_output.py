@@ -97,9 +97,10 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
         title = f"Results of {summary.name}, {PERCENT}, [95 % interval]{more}"
         print_table(title, RESULTS, results[:MAX_ROWS], figures_from=2)
     elif summary.planners:
-        from kgqa_core.planners.evaluate import HEADER, planner_cells
+        from flows.result_tables import PLANNER_HEADER, planner_cells
 
-        print_table(f"Planners of {summary.name}, {PERCENT}", HEADER, planner_cells(summary.planners), figures_from=2)
+        cells = planner_cells(summary.planners)
+        print_table(f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, cells, figures_from=2)
     else:
         print_table("What there is", ("of", "what"), summary.facts)
     for choice in summary.choices:

@@ -205,7 +205,7 @@ def open_players(pipeline: Pipeline, seed: int, roles: Iterable[Role], *, row: s
     for first, _ in wanted.values():
         own = {role: weights for role, (section, weights) in wanted.items() if section == first and role not in players}
         files = list(dict.fromkeys(own.values()))
-        models = dict(zip(files, first.open_each(files, _machine(pipeline)), strict=True)) if own else {}
+        models = dict(zip(files, first.open_each(files, machine_of(pipeline)), strict=True)) if own else {}
         players |= {role: Player(models[weights], first.price_name()) for role, weights in own.items()}
     return {role: players[role] for role in wanted}
 
@@ -265,12 +265,8 @@ def base_content(pipeline: Pipeline, role: Role, row: str = "") -> str:
     return hash_model(weights.folder, pipeline.hashes.hash) if weights and not (role == "direct" and is_tuned) else ""
 
 
-def model_facts(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what ``kgqa lm-info`` prints of the run's language model; ConfigError where it has none."""
-    return model_section(pipeline.config).facts(base_weights(pipeline), _machine(pipeline))
-
-
-def _machine(pipeline: Pipeline) -> Machine:
+def machine_of(pipeline: Pipeline) -> Machine:
+    """Return what opening a model may ask of the machine that the run is on."""
     return Machine(device=partial(device_of, pipeline.config), hash_file=pipeline.hashes.hash)
 
 

@@ -250,18 +250,6 @@ def test_figures_stand_by_hops_and_over_all_and_a_longer_plan_can_be_as_good() -
     assert {"hit@1.low", "hit@1.high"} <= figures[evaluate.ALL].keys()
 
 
-def test_the_table_shows_the_mean_of_the_seeds() -> None:
-    scores = [
-        {"planner": "dense", "seed": seed, "figures": {"all": {"n": 2, "hit@1": hit, "hit@3": 100.0, "valid": 100.0}}}
-        for seed, hit in ((0, 50.0), (1, 100.0))
-    ]
-    assert evaluate.planner_cells(scores) == [
-        ("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", "")
-    ]
-    assert evaluate.render_planners(scores).splitlines()[2].startswith("| all | dense (mean of 2 seeds) | 2 | 75.00 |")
-    assert evaluate.render_planners([]) == ""
-
-
 def as_plans(paths: Sequence[LabelPath]) -> list[Plan]:
     return [Plan(path, -float(rank + 1)) for rank, path in enumerate(paths)]
 
