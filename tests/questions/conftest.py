@@ -66,12 +66,12 @@ def write_jsonl() -> Callable[[Path, list[dict[str, Any]]], Path]:
 
 
 FAMILY = """\
-m.ann	people.person.parents	m.bob
-m.ann	people.person.parents	m.eve
-m.bob	people.person.date_of_birth	1971-10-13
-m.bob	people.person.children	m.ann
+m.01n	people.person.parents	m.02b
+m.01n	people.person.parents	m.03v
+m.02b	people.person.date_of_birth	1971-10-13
+m.02b	people.person.children	m.01n
 """
-FAMILY_NAMES = "m.ann\tAnn\nm.bob\tBob\n"
+FAMILY_NAMES = "m.01n\tAnn\nm.02b\tBob\n"
 
 
 @pytest.fixture
