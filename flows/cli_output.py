@@ -15,8 +15,9 @@ from flows.cli_session import make_console
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flows.one_question import SystemReply
     from flows.summary import RunSummary
-    from kgqa_core.run.ask import Answer, SystemReply
+    from kgqa_core.run.ask import Answer
     from kgqa_core.run.pipeline import StageStatus
     from kgqa_core.types import Reject
     from tasks.tracking import Published

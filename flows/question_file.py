@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from flows.one_question import asked_key
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import FileDataset, PlansDataset
 from kgqa_core.errors import ConfigError, InputError
@@ -30,7 +31,7 @@ from kgqa_core.evaluation.predictions import Answer, Source, answer_stream, open
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Loaded, QuestionFile, Reader, open_format
 from kgqa_core.questions.link import Resolver, link_file
-from kgqa_core.run.ask import asked_key, torch_threads
+from kgqa_core.run.ask import torch_threads
 from kgqa_core.run.compare import open_bench, section_of
 from kgqa_core.run.open import encode_all, open_system, relation_texts, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline

@@ -313,7 +313,7 @@ def test_a_system_is_asked_of_a_run_without_a_language_model(
         asked.append(pipeline)
         raise LinkError("far enough")
 
-    monkeypatch.setattr("kgqa_core.run.ask.ask_system", ask_system)
+    monkeypatch.setattr("flows.one_question.ask_system", ask_system)
     CliRunner().invoke(app, ["ask", str(tmp_path / "towns.yaml"), "q?", "--system", system, "--answered-by", "oracle"])
     (pipeline,) = asked
     assert {key.partition("-")[2].partition("-")[0] for key in pipeline.specs if key.startswith("system-")} == {*row}
