@@ -97,11 +97,6 @@ class PlanFile:
     questions: tuple[PlanQuestion, ...]
     rejects: tuple[Reject, ...]  # lines that are not used, and lines of which a path is not
 
-    @property
-    def reject_counts(self) -> dict[str, int]:
-        """Return how many lines were rejected for each reason."""
-        return dict(Counter(reject.reason for reject in self.rejects))
-
 
 def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
     """Read a plan file; InputError where it is missing, or no line of it can be used. ``signed``: paths hold steps."""
@@ -116,14 +111,13 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
             questions.setdefault(question.id, question)
         if fault:
             rejects.append(Reject(str(path), number, fault, line[:MAX_REJECT_TEXT]))
-    found = PlanFile(tuple(questions.values()), tuple(rejects))
     if not questions:
-        reasons = found.reject_counts or "it is empty"
+        reasons = dict(Counter(reject.reason for reject in rejects)) or "it is empty"
         raise InputError(
             f"{shorten(str(path))} holds no question with plans ({shorten(reasons)}); expected JSON lines such as "
             '{"id": "q1", "question": "who directed it", "relation_paths": [["directed_by"]]}'
         )
-    return found
+    return PlanFile(tuple(questions.values()), tuple(rejects))
 
 
 def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQuestion, int] | Fault:

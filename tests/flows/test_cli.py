@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from flows import cli_session
 from flows.cli import app
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from flows.score import score_file
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
-from kgqa_core.evaluation.predictions import score_file
 from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import write_jsonl
 
