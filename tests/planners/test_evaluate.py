@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
+from kgqa_core.graph.kg import KnowledgeGraph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode
 from kgqa_core.instructions.plan import Plan, PlanQuestion
@@ -23,6 +22,7 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import LabelPath, Question
 from tests.conftest import open_run
+from tests.loading import graph_of_text
 
 QUESTIONS = [
     Question("q1", "who made Heat?", "who made []?", (3,), (5,), "train", hops=1),
@@ -187,9 +187,7 @@ TRIPLES = "Heat|by|Mann\nAli|by|Mann\nHeat|with|Pacino\nHeat|with|De Niro\n"
 
 @pytest.fixture
 def graph(tmp_path: Path) -> KnowledgeGraph:
-    (tmp_path / "kb.txt").write_text(TRIPLES, encoding="utf-8")
-    build_graph(tmp_path / "kb.txt", format="wikimovies", out_dir=tmp_path / "graph")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, TRIPLES, format="wikimovies")
 
 
 def entity(graph: KnowledgeGraph, name: str) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.plan import (
     GeneratorPlanner,
     PathConstraints,
@@ -24,6 +23,7 @@ from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
 from tests.lm.tiny_models import make_llama
+from tests.loading import graph_of_text
 
 FILMS = "Heat|directed_by|Mann\nHeat|starred_actors|Pacino\nAli|directed_by|Mann\nAli|starred_actors|Smith\n"
 PROMPTS = PlanInstruction(read_prompts())
@@ -32,9 +32,7 @@ PROMPTS = PlanInstruction(read_prompts())
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     folder = tmp_path_factory.mktemp("films")
-    (folder / "films.txt").write_text(FILMS, encoding="utf-8")
-    build_graph(folder / "films.txt", format="wikimovies", out_dir=folder / "graph")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, FILMS, format="wikimovies")
 
 
 class Says:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kgqa_core.config_base import QuestionSection
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions
+from tests.loading import graph_of_text
 
 TRIPLES = """\
 f1	directed_by	p1
@@ -41,10 +41,7 @@ p4	Ödön von Horváth
 def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     """Two films share the name "Rear Window"; years are their own names."""
     folder = tmp_path_factory.mktemp("films")
-    (folder / "kb.tsv").write_text(TRIPLES, encoding="utf-8")
-    (folder / "names.tsv").write_text(NAMES, encoding="utf-8")
-    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, TRIPLES, NAMES)
 
 
 @pytest.fixture
@@ -77,10 +74,7 @@ FAMILY_NAMES = "m.01n\tAnn\nm.02b\tBob\n"
 @pytest.fixture
 def family(tmp_path: Path) -> KnowledgeGraph:
     """Freebase in small: MIDs, some with a name, and a date."""
-    (tmp_path / "kb.tsv").write_text(FAMILY)
-    (tmp_path / "names.tsv").write_text(FAMILY_NAMES)
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph", names=tmp_path / "names.tsv")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, FAMILY, FAMILY_NAMES)
 
 
 @pytest.fixture

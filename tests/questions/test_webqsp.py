@@ -23,7 +23,7 @@ from kgqa_core.questions.coverage import Coverage, cover_names
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
 from kgqa_core.questions.webqsp import labels_of, read_descriptions
 from kgqa_core.types import Question
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 from tests.nsm import ROWS, write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
@@ -90,9 +90,10 @@ def test_cwq_topics_are_the_entities_of_the_query(tmp_path: Path, family: Knowle
     [("m.0_bcd", True), ("g.11b66dwnl2", True), ("m.0bcdfghjklmn", False), ("m.music", False), ("k.0bcd", False)],
 )
 def test_all_agree_on_what_an_id_of_freebase_is(tmp_path: Path, label: str, is_id: bool) -> None:
-    (tmp_path / "one.tsv").write_text(f"{label}\tr\tm.02b\n")
-    build_graph(tmp_path / "one.tsv", format="tsv", out_dir=tmp_path / "one")
-    graph, item = open_graph(tmp_path / "one"), cwq_question("q", "who?", f"{{ ns:{label} ns:r ?x }}", ["m.02b"])
+    graph, item = (
+        graph_of_text(tmp_path, f"{label}\tr\tm.02b\n"),
+        cwq_question("q", "who?", f"{{ ns:{label} ns:r ?x }}", ["m.02b"]),
+    )
     (asked,) = load_question_file(write_json(tmp_path / "all.json", [item]), format="cwq", graph=graph)[0]
     assert labels(graph, asked.topics) == [label] * is_id  # a constant of the query
     (named,) = cover_names([replace(asked, topics=tuple(graph.ids_of_name(label)))], graph)
