@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,18 +47,6 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
 def ids(films: KnowledgeGraph) -> Callable[..., tuple[int, ...]]:
     """Entity ids of labels, ascending."""
     return lambda *labels: tuple(sorted(films.entity_labels.index(label) for label in labels))
-
-
-@pytest.fixture
-def write_jsonl() -> Callable[[Path, list[dict[str, Any]]], Path]:
-    """Write one JSON object per line."""
-
-    def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        return path
-
-    return write
 
 
 FAMILY = """\

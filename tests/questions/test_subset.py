@@ -25,10 +25,10 @@ from kgqa_core.questions.build import (
     take_subset,
 )
 from kgqa_core.types import SPLITS, Question, Split
+from tests.conftest import write_jsonl
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 Build = Callable[..., QuestionReport]
-Write = Callable[[Path, list[dict[str, Any]]], Path]
 
 TEMPLATES = [("who directed [topic]", (0,)), ("director of [topic]", (0,)), ("films by [topic]", (1,))]
 TEMPLATES += [(f"wording {number} of [topic]", (2, 3)) for number in range(7)]
@@ -152,7 +152,7 @@ def test_whatever_is_asked_the_split_is_clean(rows: list[tuple[int, int, Split]]
 # In the questions artifact
 
 
-def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> None:
+def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGraph) -> None:
     for split in SPLITS:
         rows = [
             {"question": f"{wording} Vertigo?", "answers": ["Alfred Hitchcock"], "id": f"{split}-{number}"}
