@@ -20,7 +20,7 @@ from typing import Any
 
 from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json
 from kgqa_core.errors import InputError, KgqaError
-from kgqa_core.run.inputs import FETCHED, read_note
+from kgqa_core.run.inputs import FETCHED, known_files
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages import known_stages
 from tasks.outbox import read_notes
@@ -192,7 +192,7 @@ def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, s
     manifests = [_read(folder / MANIFEST, {}) for folder in needed]
     origins = {f"{one['address']}/" for manifest in manifests for one in manifest.get("origins", {}).values()}
     for unit in (home / FETCHED).glob("*"):
-        in_use = any(f"{file}/".startswith(origin) for file in read_note(unit) for origin in origins)
+        in_use = any(f"{file}/".startswith(origin) for file in known_files(unit) for origin in origins)
         if not in_use and _is_free(unit / "lock"):
             yield unit, "fetched input"
 
