@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import PROJECT, kgqa, write_section
+from flows.trust import risk_coverage
 from kgqa_core.config_file import read_config
-from kgqa_core.evaluation.confidence import risk_coverage
 from kgqa_core.evaluation.metrics import pair_outcome, score_outcomes
 from kgqa_core.evaluation.runs import is_picked_right
 from kgqa_core.graph.csr import sorted_distinct

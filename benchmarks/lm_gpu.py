@@ -19,7 +19,7 @@ import torch
 from benchmarks.measure import write_section
 from kgqa_core.lm.folders import Ending
 from kgqa_core.lm.generate import generate_batch, read_prompts
-from kgqa_core.lm.tune_data import target_nll
+from kgqa_core.lm.tune_loop import target_nll
 from kgqa_core.lm.types import Decoding
 
 

@@ -165,7 +165,7 @@ def tune_once(base: str, examples: str, what: str, steps: int, batch_size: int) 
 def with_ours(job: TuneJob) -> dict[str, float]:
     """Tune as the pipeline does."""
     from kgqa_core.lm.tune import tune
-    from kgqa_core.lm.tune_data import Loop
+    from kgqa_core.lm.tune_loop import Loop
 
     read: list[int] = []
     before: list[float] = []

@@ -323,7 +323,7 @@ def score(
       kgqa score predictions.parquet --json
     """
     from flows.cli_output import print_json, print_scores
-    from kgqa_core.evaluation.predictions import score_file
+    from flows.score import score_file
 
     with working("scoring"):
         figures = score_file(file)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from flows.cli_session import open_run, working
 
 if TYPE_CHECKING:
-    from kgqa_core.run.ask import Answerer, SystemReply
+    from flows.one_question import SystemReply
+    from kgqa_core.run.ask import Answerer
     from kgqa_core.run.pipeline import Pipeline
 
 
@@ -78,7 +79,8 @@ def open_and_ask(
     conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
 ) -> SystemReply:
     """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
-    from kgqa_core.run.ask import ask_system, torch_threads
+    from flows.one_question import ask_system
+    from kgqa_core.run.ask import torch_threads
 
     pipeline = open_asked_run(conf, settings, system, answered_by)
     with torch_threads(1):

@@ -13,7 +13,7 @@ from flows.cli_session import Conf, Json, Settings, open_run, working
 if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
 
-NUM_SHOWN = 10  # relations and hubs; --json has more
+NUM_SHOWN, NUM_KEPT = 10, 20  # relations and hubs that are printed, and those of --json
 HUB = ("label", "relation", "direction", "hop", "degree", "kept")
 KINDS = {
     "entity": "entities with a name",
@@ -55,11 +55,9 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:
     """Return findings and coverage (see ``questions.coverage.LintReport``), what the graph holds, and rejected lines.
 
-    Of the graph (see ``graph.diff.lint_graph``) it also says how many topics of questions have no triple in it.
+    Of the graph (see ``lint_graph``) it also says how many topics of questions have no triple in it.
     Rejected lines are counted by reason. Raises ``ArtifactError`` where graph or questions are not built.
     """
-    from kgqa_core.graph.diff import lint_graph
-
     graph, questions = (pipeline.artifact(key).folder for key in ("graph", "questions"))
     report = json.loads((questions / "lint.json").read_text(encoding="utf-8"))
     rejects = {"graph": count_rejects(graph), "questions": count_rejects(questions)}
@@ -79,6 +77,34 @@ def propose(pipeline: Pipeline) -> dict[str, Any]:
         return {}
     walk = propose_walk(graph_of(pipeline), read_questions(pipeline.artifact("questions").folder))
     return {name: {"value": value, "why": why} for name, (value, why) in walk.settings().items()}
+
+
+def lint_graph(folder: Path) -> dict[str, Any]:
+    """Return what a graph artifact holds; OSError, ValueError or KeyError where it is damaged.
+
+    ``kinds``: as in schemas.ENTITIES -> entities; empty where the format does not tell. ``named``: percent, see
+    ``graph.diff.name_coverage``. ``num_hubs``, ``largest_hubs``: groups of triples that were walked in part, as in
+    schemas.HUBS. ``num_topics_missing``: topics in no triple of a dump; None where the graph was not made for topics.
+    """
+    import pyarrow.parquet as pq
+
+    from kgqa_core.graph.diff import name_coverage, triples_per_relation
+
+    facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
+    closure, hubs = folder / "closure.json", folder / "hubs.parquet"
+    reached = json.loads(closure.read_text(encoding="utf-8")) if closure.is_file() else {}
+    capped = pq.read_table(hubs).sort_by([("degree", "descending")]) if hubs.is_file() else None
+    largest = sorted(triples_per_relation(folder).items(), key=lambda item: (-item[1], item[0].encode()))
+    counted = ("num_entities", "num_relations", "num_triples", "num_duplicates", "num_shared_names")
+    return {
+        **{name: facts[name] for name in counted},
+        "kinds": facts.get("kinds", {}),
+        "named": name_coverage(folder),
+        "largest_relations": dict(largest[:NUM_KEPT]),
+        "num_hubs": capped.num_rows if capped else 0,
+        "largest_hubs": capped.slice(0, NUM_KEPT).to_pylist() if capped else [],
+        "num_topics_missing": reached.get("num_topics_missing"),
+    }
 
 
 def count_rejects(folder: Path) -> dict[str, int]:

@@ -86,7 +86,6 @@ def lm_info(
     pipeline = open_run(conf, settings)
     with working("measuring"):
         from flows.run import run_missing
-        from kgqa_core.run.open import model_facts
 
         if "lm" in pipeline.specs:
             run_missing(pipeline, "lm")
@@ -96,6 +95,19 @@ def lm_info(
     else:
         title = f"Tuning in {pipeline.config.name}, estimated" if train else f"Language model of {pipeline.config.name}"
         print_table(title, ("what", "value"), _readable(facts))
+
+
+def model_facts(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what is known of the run's language model; ConfigError where it has none."""
+    from kgqa_core.lm.types import FolderLmSection
+    from kgqa_core.run.open import base_weights, machine_of, model_section
+
+    section, weights, machine = model_section(pipeline.config), base_weights(pipeline), machine_of(pipeline)
+    if weights is None or not isinstance(section, FolderLmSection):
+        return section.facts(weights, machine)
+    from flows.model_facts import describe
+
+    return {"kind": section.kind, **describe(weights.folder, adapter=weights.adapter, **section.how(machine))}
 
 
 def _tuning_facts(pipeline: Pipeline) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from flows.cli_session import make_console
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flows.one_question import SystemReply
     from flows.summary import RunSummary
-    from kgqa_core.run.ask import Answer, SystemReply
+    from kgqa_core.run.ask import Answer
     from kgqa_core.run.pipeline import StageStatus
     from kgqa_core.types import Reject
     from tasks.tracking import Published
@@ -101,9 +102,10 @@ def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None
         title = f"Results of {summary.name}, {PERCENT}, [95 % interval]{more}"
         print_table(title, RESULTS, results[:MAX_ROWS], figures_from=2)
     elif summary.planners:
-        from kgqa_core.planners.evaluate import HEADER, planner_cells
+        from flows.result_tables import PLANNER_HEADER, planner_cells
 
-        print_table(f"Planners of {summary.name}, {PERCENT}", HEADER, planner_cells(summary.planners), figures_from=2)
+        cells = planner_cells(summary.planners)
+        print_table(f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, cells, figures_from=2)
     else:
         print_table("What there is", ("of", "what"), summary.facts)
     for choice in summary.choices:

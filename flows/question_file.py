@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from flows.one_question import asked_key
+from flows.score import JSONL_SUFFIXES
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import FileDataset, PlansDataset
 from kgqa_core.errors import ConfigError, InputError
@@ -26,11 +28,20 @@ from kgqa_core.evaluation.metrics import (
     join_scores,
     score_predictions,
 )
-from kgqa_core.evaluation.predictions import Answer, Source, answer_stream, open_predictions, render_path
+from kgqa_core.evaluation.predictions import (
+    Answer,
+    Source,
+    WriteRows,
+    answer_stream,
+    make_rows,
+    open_predictions,
+    render_path,
+    unfinished,
+)
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Loaded, QuestionFile, Reader, open_format
 from kgqa_core.questions.link import Resolver, link_file
-from kgqa_core.run.ask import asked_key, torch_threads
+from kgqa_core.run.ask import torch_threads
 from kgqa_core.run.compare import open_bench, section_of
 from kgqa_core.run.open import encode_all, open_system, relation_texts, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
@@ -40,6 +51,7 @@ from kgqa_core.types import Prediction, Question, Reject
 
 FIRST, CHUNK = 64, 512  # questions that are answered together: few at first, so that an answer comes early
 NUM_KEPT = 5  # rejects that stay in memory, to be shown; a file beside the answers holds all
+LINE_DIGITS = 6  # of a score in JSON lines
 SHOWN = ("n", *INTERVAL_METRICS, "coverage", *(end for metric in INTERVAL_METRICS for end in interval_names(metric)))
 
 
@@ -148,7 +160,9 @@ def answer_file(
     with ExitStack() as stack:
         write = keep = None
         if out is not None:
-            write = stack.enter_context(open_predictions(out, **names, render_path=render, source=who.source))
+            is_table = isinstance(out, Path) and out.suffix.lower() not in JSONL_SUFFIXES
+            opened = partial(open_predictions, source=who.source) if is_table else open_lines
+            write = stack.enter_context(opened(out, **names, render_path=render))
         if isinstance(out, Path):
             rejected.file = out.with_name(f"{out.name}.rejects.jsonl")
             keep = stack.enter_context(stack.enter_context(written_whole(rejected.file)).open("w", encoding="utf-8"))
@@ -167,6 +181,33 @@ def answer_file(
     if rejected.file is not None and not rejected.num:
         rejected.file.unlink()
     return rejected
+
+
+@contextmanager
+def open_lines(out: Path | TextIO, **how: Any) -> Iterator[WriteRows]:
+    """Yield what writes answers as they come, each as ``answer_line``; ``how`` as of ``make_row``."""
+
+    def write(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
+        lines.writelines(map(answer_line, make_rows(questions, predictions, **how)))
+        lines.flush()
+
+    if not isinstance(out, Path):
+        lines = out
+        yield write
+        return
+    with unfinished(out) as partial_file, partial_file.open("w", encoding="utf-8") as lines:
+        yield write
+
+
+def answer_line(row: Mapping[str, Any]) -> str:
+    """Return a row as a line of JSON, which ``kgqa score`` reads: answers, best first, with scores and evidence."""
+    first = row["candidate_ids"][: len(row["answer_ids"])]  # what else was answered has neither score nor evidence
+    scores, paths = (dict(zip(first, row[name], strict=False)) for name in ("candidate_scores", "paths"))
+    line = {name: row[name] for name in ("question_id", "question", "prediction")}
+    line |= {"scores": [round(scores.get(entity, 0.0), LINE_DIGITS) for entity in row["answer_ids"]]}
+    line |= {"evidence": [paths.get(entity, "") for entity in row["answer_ids"]], "ground_truth": row["ground_truth"]}
+    line |= {} if row["verdict"] is None else {"verdict": row["verdict"]}
+    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _move(loaded: Loaded, rejected: Rejected, file: TextIO | None) -> None:

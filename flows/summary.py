@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.result_tables import render_planners, render_report
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.figures import ReportRow, mean_row
-from kgqa_core.evaluation.tables import render_report, show_figure
-from kgqa_core.planners.evaluate import render_planners
+from kgqa_core.evaluation.tables import show_figure
 from kgqa_core.run.choosing import CHOICE, CHOICE_FILE
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER

@@ -302,6 +302,15 @@ def written_whole(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def read_note(path: Path) -> dict[str, Any]:
+    """Return a JSON object of ours; empty where there is none, or rubbish."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_json(path: Path, value: object) -> None:
     """Write JSON, which is on the disk before it has its name."""
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as stream:
@@ -309,6 +318,16 @@ def write_json(path: Path, value: object) -> None:
         stream.write("\n")
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def mount_of(path: Path) -> tuple[str, str, str]:
+    """Return device, place and kind of the mount that a path lies on; empty where the system does not tell."""
+    try:
+        mounts = [line.split()[:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:  # no Linux
+        return "", "", ""
+    own = [(device, place, kind) for device, place, kind in mounts if path.resolve().is_relative_to(place)]
+    return max(own, key=lambda mount: len(mount[1]), default=("", "", ""))
 
 
 def sync(path: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SYNTAXES = (".nt", ".nq", ".ttl", ".trig", ".rdf", ".owl", ".xml")  # suffixes of RDF; .gz may stand behind
+MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"  # an id of Freebase: digits and consonants, which spell no word
 _W3 = "http://www.w3.org/"
 
 

@@ -11,7 +11,7 @@ import math
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -166,10 +166,3 @@ def hop_metric(metric: str, hops: int | str) -> str:
 def answers_metric(metric: str, bucket: str) -> str:
     """Return the name of ``metric`` over one bucket of numbers of answers: ``hits1.answers2-4``, ``answers10-up``."""
     return f"{metric}.answers{f'{bucket[2:]}-up' if bucket.startswith('>=') else bucket}"
-
-
-def mean_metrics(records: Iterable[TrackingRecord]) -> dict[str, float]:
-    """Return the mean over ``records`` (the seeds of one system) of each metric that all of them have."""
-    tables = [record.metrics for record in records]
-    shared = set(tables[0]).intersection(*tables[1:]) if tables else set()
-    return {name: math.fsum(table[name] for table in tables) / len(tables) for name in sorted(shared)}

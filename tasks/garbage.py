@@ -20,7 +20,7 @@ from typing import Any
 
 from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json
 from kgqa_core.errors import InputError, KgqaError
-from kgqa_core.run.inputs import FETCHED, read_note
+from kgqa_core.run.inputs import FETCHED, known_files
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages import known_stages
 from tasks.outbox import read_notes
@@ -196,7 +196,7 @@ def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, s
         # The same bytes at another address make nothing anew, so no manifest names that address.
         in_use = any(
             facts[0] in etags or any(f"{file}/".startswith(address) for address in below)
-            for file, facts in read_note(unit).items()
+            for file, facts in known_files(unit).items()
         )
         if not in_use and _is_free(unit / "lock"):
             yield unit, "fetched input"

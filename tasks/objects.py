@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from kgqa_core.artifacts import cure_of, exclusive_lock, sync, write_json, written_whole
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
-from kgqa_core.run.inputs import FETCHED, NOTE, origin_of, read_note
+from kgqa_core.run.inputs import FETCHED, NOTE, known_files, origin_of
 from kgqa_core.run.pipeline import Pipeline
 
 ENDPOINTS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("STORAGE_EMULATOR_HOST",)}
@@ -94,7 +94,7 @@ def fetch(local: Path, home: Path, progress: Callable[[str, int, int], None]) ->
     try:
         unit.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(unit / "lock"), told(address):
-            store, known, done = open_store(scheme), read_note(unit), 0
+            store, known, done = open_store(scheme), known_files(unit), 0
             objects = {unit / scheme / one.path: one for one in _objects(store, key, address)}
             total = sum(one.size for one in objects.values())
             for path, one in objects.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kgqa_core.artifacts import read_note
 from tasks.garbage import runs_at_work
 from tasks.outbox import killed, read_ended, waiting
 from tasks.release import Releases, champion_of
@@ -50,8 +50,8 @@ def champions(home: Path) -> Iterator[dict[str, Any]]:
 def drift(home: Path) -> Iterator[dict[str, Any]]:
     """Yield of each configuration what its last two builds differ in: triples, entities, questions."""
     for note in sorted((home / "runs").glob("*.json")):
-        fingerprint = _read(note).get("changes")
-        changes = _read(home / "artifacts" / "changes" / str(fingerprint) / "changes.json") if fingerprint else {}
+        fingerprint = read_note(note).get("changes")
+        changes = read_note(home / "artifacts" / "changes" / str(fingerprint) / "changes.json") if fingerprint else {}
         if changes:
             counts = {
                 **{name: changes["graph"][name] for name in ("triples", "entities")},
@@ -80,11 +80,3 @@ def disk(home: Path) -> dict[str, int]:
 def local_time(milliseconds: int) -> str:
     """Return a time as people here read it."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(milliseconds / 1000))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

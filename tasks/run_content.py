@@ -6,6 +6,7 @@ One ``RunContent`` for the whole run, and one below it for each system and seed,
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER
 from kgqa_core.run.stages.systems import COMPARISON
-from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
+from kgqa_core.tracking import Param, Point, TrackingRecord, read_record
 from tasks.sweep_config import PlotSection, SweepFile
 from tasks.sweep_points import PointRow, Sweep, show_value
 
@@ -159,6 +160,13 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
         found = {f"{prefix}{name}": means[name] for name in HEADLINES if name in means}
         content.add_metrics(found, max(record.ended_ms for record in group))
     return content
+
+
+def mean_metrics(records: Iterable[TrackingRecord]) -> dict[str, float]:
+    """Return the mean over ``records`` (the seeds of one system) of each metric that all of them have."""
+    tables = [record.metrics for record in records]
+    shared = set(tables[0]).intersection(*tables[1:]) if tables else set()
+    return {name: math.fsum(table[name] for table in tables) / len(tables) for name in sorted(shared)}
 
 
 def reused_content(system: SystemContent, made_by: str, page: str) -> RunContent:

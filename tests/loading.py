@@ -1,17 +1,28 @@
-"""A whole file of questions, or RDF to a graph, at once: which only tests want."""
+"""A whole file of questions, or a text or RDF to a graph, at once: which only tests want."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.closure import ClosureReport, build_from_dump
 from kgqa_core.graph.dump import DumpReport, parse_dump
 from kgqa_core.graph.dump_rows import DumpOptions
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.profiles import PROFILES
 from kgqa_core.questions.formats import Loaded, QuestionFile, open_format
 from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.types import Question, Reject, Split
+
+
+def graph_of_text(folder: Path, triples: str, names: str = "", *, format: str = "tsv") -> KnowledgeGraph:
+    """Return the graph of triples, and of names where any are given, that is built in ``folder``."""
+    file, named = folder / f"kb.{format}", folder / "names.tsv" if names else None
+    file.write_text(triples, encoding="utf-8")
+    if named:
+        named.write_text(names, encoding="utf-8")
+    build_graph(file, format=format, out_dir=folder / "graph", names=named)
+    return open_graph(folder / "graph")
 
 
 def load_question_file(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from flows.one_question import ask_system
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run import compare as module
-from kgqa_core.run.ask import ask_system
 from kgqa_core.run.compare import cached_bench, close_bench
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import graph_of

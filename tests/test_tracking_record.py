@@ -21,10 +21,10 @@ from kgqa_core.tracking import (
     TrackingRecord,
     answers_metric,
     hop_metric,
-    mean_metrics,
     read_record,
     write_record,
 )
+from tasks.run_content import mean_metrics
 
 names = st.text(min_size=1, max_size=7)
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -1,6 +1,6 @@
 """The predictions table: what one system answered, readable by people (names, paths) and by metrics (ids, scores).
 
-The file says on which graph it was made and who answered. ``score_file`` judges it, and JSON lines of other systems.
+The file says on which graph it was made and who answered.
 """
 
 from __future__ import annotations
@@ -11,26 +11,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kgqa_core.errors import InputError, nearest_beside, shorten
-from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.metrics import Outcome
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 ROWS_AT_ONCE = 4096  # rows of a row group, and of what is held as Python objects while reading
-LINE_DIGITS = 6  # of a score in JSON lines
 GRAPH_KEY, SYSTEM_KEY, ABOUT_KEY = b"kgqa.graph", b"kgqa.system", b"kgqa.about"  # of the Parquet schema's metadata
 CHANCE = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
-JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
-NAME_METRICS = ("hits1", "f1", "precision", "recall", "em")  # names have neither scores nor ids, which others need
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,68 +99,51 @@ def answer_stream(
 
 
 @contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """Yield what a file is called until it is complete, ``NAME.part``; an error leaves nothing of it."""
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
 def open_predictions(
-    path: Path | TextIO,
+    path: Path,
     *,
     entity_names: Sequence[str],
     render_path: Callable[[ReasoningPath], str],
     source: Source | None = None,
 ) -> Iterator[WriteRows]:
-    """Yield what writes answers to ``path`` as they come: ``schemas.PREDICTIONS``, or lines as of ``answer_line``.
+    """Yield what writes answers to a table of ``schemas.PREDICTIONS`` as they come; see ``unfinished``.
 
-    JSON lines are told by the file's suffix, and all that an open stream gets. ``entity_names`` is indexed by entity
-    id; ``render_path`` makes an evidence path readable. Without a ``source`` a table can be scored but not compared.
-    Until it is complete a file is called ``NAME.part``, and an error leaves nothing of it.
+    ``entity_names`` is indexed by entity id; ``render_path`` makes an evidence path readable. Without a ``source`` it
+    can be scored but not compared.
     """
     known = None if source is None else {GRAPH_KEY: source.graph.encode(), SYSTEM_KEY: source.system.encode()}
     schema = PREDICTIONS.with_metadata(known)
     waiting = schema.empty_table()
 
-    def make_rows(questions: Sequence[Question], predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
-        by_id = {prediction.question_id: prediction for prediction in predictions}
-        pairs = [(question, by_id.get(question.id, Prediction(question.id, (), (), ()))) for question in questions]
-        return [make_row(*pair, entity_names=entity_names, render_path=render_path) for pair in pairs]
-
-    def write_lines(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
-        lines.writelines(map(answer_line, make_rows(questions, predictions)))
-        lines.flush()
-
-    def write_table(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
+    def write(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
         nonlocal waiting
-        rows = pa.Table.from_pylist(make_rows(questions, predictions), schema=schema)
-        waiting = pa.concat_tables([waiting, rows])
+        rows = make_rows(questions, predictions, entity_names=entity_names, render_path=render_path)
+        waiting = pa.concat_tables([waiting, pa.Table.from_pylist(rows, schema=schema)])
         while waiting.num_rows >= ROWS_AT_ONCE:
             table.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
             waiting = waiting.slice(ROWS_AT_ONCE)
 
-    if not isinstance(path, Path):
-        lines = path
-        yield write_lines
-        return
-    unfinished = path.with_name(f"{path.name}.part")
-    try:
-        if path.suffix.lower() in JSONL_SUFFIXES:
-            with unfinished.open("w", encoding="utf-8") as lines:
-                yield write_lines
-        else:
-            with pq.ParquetWriter(unfinished, schema, compression="zstd") as table:
-                yield write_table
-                if waiting.num_rows:
-                    table.write_table(waiting.combine_chunks())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with unfinished(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as table:
+        yield write
+        if waiting.num_rows:
+            table.write_table(waiting.combine_chunks())
 
 
-def answer_line(row: Mapping[str, Any]) -> str:
-    """Return a row as a line of JSON, which ``read_jsonl`` reads: answers, best first, with scores and evidence."""
-    first = row["candidate_ids"][: len(row["answer_ids"])]  # what else was answered has neither score nor evidence
-    scores, paths = (dict(zip(first, row[name], strict=False)) for name in ("candidate_scores", "paths"))
-    line = {name: row[name] for name in ("question_id", "question", "prediction")}
-    line |= {"scores": [round(scores.get(entity, 0.0), LINE_DIGITS) for entity in row["answer_ids"]]}
-    line |= {"evidence": [paths.get(entity, "") for entity in row["answer_ids"]], "ground_truth": row["ground_truth"]}
-    line |= {} if row["verdict"] is None else {"verdict": row["verdict"]}
-    return json.dumps(line, ensure_ascii=False) + "\n"
+def make_rows(questions: Sequence[Question], predictions: Iterable[Prediction], **how: Any) -> list[dict[str, Any]]:
+    """Return the table row of each question, as ``make_row`` makes it; without a prediction it is empty."""
+    by_id = {prediction.question_id: prediction for prediction in predictions}
+    return [make_row(one, by_id.get(one.id, Prediction(one.id, (), (), ())), **how) for one in questions]
 
 
 def make_row(
@@ -282,89 +259,3 @@ def _unpack(table: pa.Table) -> Iterator[PredictionRow]:
     evident = cut("paths", shown.tolist())
     outcomes = map(Outcome, ids, hops, golds, *ranked, answers, covered, evident, claims, verdicts, right)
     return zip(outcomes, texts, lists("prediction"), lists("ground_truth"), strict=True)
-
-
-# ------ The figures of any predictions file, for ``kgqa score``.
-
-
-def score_file(path: Path) -> dict[str, Any]:
-    """Return ``{"n", "rog": {...}, "strict": {...}}`` of a predictions file, every figure but ``n`` in percent.
-
-    Our Parquet is judged strictly by entity id, JSON lines of other systems by equality of names. Both get the
-    published evaluator's figures too; it knows no true/false questions. Strict figures have their 95 % interval beside
-    them (``hits1.low``). Raises ``InputError`` for a missing, empty or damaged file, or a bad line (with its number).
-    """
-    require_file(path)
-    try:
-        with path.open("rb") as file:
-            start = file.read(4)
-    except OSError as error:
-        raise InputError(f"cannot read {shorten(str(path))}: {error.strerror}; give a predictions file") from error
-    published: list[tuple[float, ...]] = []
-    names: tuple[str, ...]
-    if start == b"PAR1":
-        outcomes: list[Outcome] = []
-        for outcome, _, prediction, golds in read_predictions(path):
-            published.append(metrics.score_rog_question(prediction, golds))
-            outcomes.append(outcome)
-        values, names = metrics.score_outcomes(outcomes).values, metrics.METRICS
-    elif not start or path.suffix.lower() in JSONL_SUFFIXES:
-        shares = []
-        for line, golds in read_jsonl(path):
-            published.append(metrics.score_rog_question(line, golds))
-            shares.append(score_names(line, golds))
-        names = NAME_METRICS
-        values = dict(zip(names, 100 * np.array(shares).T, strict=True)) if shares else {}
-    else:
-        raise InputError(
-            f"cannot tell the format of {shorten(str(path))}: predictions are Parquet as written by an evaluation, or "
-            f"JSON lines with a name ending in one of {', '.join(JSONL_SUFFIXES)}; convert or rename the file"
-        )
-    if not published:
-        raise InputError(f"{shorten(str(path))} is empty: it holds no predictions; run the evaluation again")
-    strict = {name: float(values[name].mean()) for name in names} | metrics.interval_figures(values)
-    return {"n": len(published), "rog": metrics.summarise_rog(published), "strict": strict}
-
-
-def score_names(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[float, float, float, float, float]:
-    """Return one question's strict figures by name as shares, in the order of ``NAME_METRICS``.
-
-    A repeated answer counts once.
-    """
-    lines = prediction.split("\n") if isinstance(prediction, str) else prediction
-    answers = [name for name in map(metrics.normalise_name, lines) if name]
-    right = frozenset(map(metrics.normalise_name, golds))
-    precision, recall, f1, exact = metrics.score_sets(frozenset(answers), right)
-    return float(bool(answers) and answers[0] in right), f1, precision, recall, exact
-
-
-class _Line(BaseModel):
-    """One line of JSON predictions; what else it has is ignored."""
-
-    model_config = ConfigDict(strict=True)
-
-    prediction: str | list[str]  # text with one answer per line, or a list
-    ground_truth: list[str]
-
-
-def read_jsonl(path: Path) -> Iterator[tuple[str | list[str], list[str]]]:
-    """Yield (prediction, gold names) line by line; blank lines are skipped. Raises ``InputError`` for a bad line."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            if not raw.strip():
-                continue
-            try:
-                row = _Line.model_validate_json(raw.decode("utf-8-sig"))
-            except UnicodeDecodeError as error:
-                fault = f"not UTF-8 (byte {error.start}); convert the file"
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                where = f"{first['loc'][0]!r}: " if first["loc"] else ""
-                fault = f"{where}{first['msg']}, found {shorten(first['input'])}"
-            else:
-                yield row.prediction, row.ground_truth
-                continue
-            raise InputError(
-                f"{shorten(str(path))}, line {number}: {fault}; expected a JSON object with prediction (text or a list "
-                "of texts) and ground_truth (a list of texts)"
-            )

@@ -1,9 +1,4 @@
-"""Results as tables of text: the report of an explorer beside its controls, and systems side by side.
-
-A learned model is worth its training only where it beats its *template control* (per masked text, the relation path
-that served the training questions best). Where it does not, the report says so in words. Of systems, one table has
-accuracy, cost and evidence in each row; the details follow.
-"""
+"""Systems side by side as tables of text: one has accuracy, cost and evidence in each row; the details follow."""
 
 from __future__ import annotations
 
@@ -18,11 +13,6 @@ from kgqa_core.evaluation.predictions import CHANCE
 from kgqa_core.evaluation.published import BESIDE, Metric
 
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
-HEADER = ("hops", "system", *COLUMNS.values(), "remark")
-ANSWER_HEADER = ("answers", "system", *COLUMNS.values())
-WHERE = {OVERALL: "over all questions", ANSWERABLE: "over the answerable questions"}
-NOT_BEATEN = "does not beat its template control"
-NO_CONTROL = "has no template control beside it"
 
 Published = Mapping[Metric, Mapping[str, str]]
 """Figures of papers as text, by metric and name of the row."""
@@ -84,52 +74,10 @@ RIGHT = ("both right", "only explorer", "only LM", "both wrong")
 ANSWERERS = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
 
 
-def render_report(rows: Sequence[ReportRow]) -> str:
-    """Return the report as Markdown: the table, then a sentence for every figure that does not beat its control.
-
-    After them the table by the number of answers.
-    """
-    scopes = report_scopes(rows)
-    remarks = [f"- {sentence}" for row in rows for hops in scopes for _, sentence in _remarks(row, rows, hops)]
-    lines = [*_report_table(HEADER, report_cells(rows)), *([""] if remarks else []), *remarks]
-    if by_answers := answer_cells(rows):
-        lines += ["", *_report_table(ANSWER_HEADER, by_answers)]
-    return "\n".join(lines) + "\n"
-
-
-def _report_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return markdown_table(header, rows, [name in COLUMNS.values() for name in header])
-
-
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures: Sequence[bool]) -> list[str]:
     """Return the lines of a table in Markdown; ``figures``: which columns stand to the right."""
     lines = ["| " + " | ".join(header) + " |", "|" + "".join("---:|" if right else "---|" for right in figures)]
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
-
-
-def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
-    """Return the table's cells as text under ``HEADER``, by ``report_scopes``; systems in the order given."""
-    return [
-        (hops, row.system, *figure_cells(figures), "; ".join(remark for remark, _ in _remarks(row, rows, hops)))
-        for hops in report_scopes(rows)
-        for row in rows
-        if (figures := row.figures(hops)) is not None
-    ]
-
-
-def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
-    """Return the cells, under ``ANSWER_HEADER``, of the table by the number of answers; single seeds are left out.
-
-    Empty where all questions have one number of answers: there is nothing to tell apart.
-    """
-    shown = [row for row in rows if row.role != "seed"]
-    buckets = [bucket for bucket in ANSWER_BUCKETS if any(bucket in row.by_answers for row in shown)]
-    return [
-        (bucket, row.system, *figure_cells(row.by_answers[bucket]))
-        for bucket in (buckets if len(buckets) > 1 else [])
-        for row in shown
-        if bucket in row.by_answers
-    ]
 
 
 def figure_cells(figures: Figures) -> list[str]:
@@ -153,23 +101,6 @@ def report_scopes(rows: Sequence[ReportRow]) -> list[str]:
     scopes = sorted(found, key=lambda hops: (not hops.isdigit(), int(hops) if hops.isdigit() else 0, hops))
     whole = [OVERALL] if len(scopes) != 1 else []
     return [*scopes, *whole, *([ANSWERABLE] if any(row.answerable for row in rows) else [])]
-
-
-def _remarks(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[tuple[str, str]]:
-    """Return what has to be said of a learned model that does not beat its best control: (remark, sentence)."""
-    own = row.figures(hops)
-    if row.role != "learned" or own is None:
-        return []
-    where = WHERE.get(hops, f"on {hops}-hop questions")
-    controls = [found for one in rows if one.role == "template control" and (found := one.figures(hops)) is not None]
-    if not controls:
-        return [(NO_CONTROL, f"{row.system} {NO_CONTROL} {where}: its figures show nothing of what was learned.")]
-    best = {metric: max(figures[metric] for figures in controls) for metric in ("hits1", "f1")}
-    failed = [(f"{NOT_BEATEN} in {COLUMNS[metric]}", own[metric], limit) for metric, limit in best.items()]
-    return [(told, f"{row.system} {told} {where}: {a:.2f} against {b:.2f}.") for told, a, b in failed if a <= b]
-
-
-# ------ Systems side by side.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kgqa_core.graph.csr import compiled, expand_ranges
+from kgqa_core.graph.kg import golds_of
 from kgqa_core.types import Question
 
 Int = npt.NDArray[np.int64]
@@ -81,19 +82,9 @@ def question_arrays(
     return QuestionArrays(
         np.array([text_row[question.asked(mask_topics)] for question in questions], dtype=np.int64),
         *flatten(question.topics for question in questions),
-        *flatten(map(explorer_golds, questions)),
+        *flatten(golds_of(question, reenter_topic=True) for question in questions),
         np.array([bool(question.answers) for question in questions], dtype=bool),
     )
-
-
-def explorer_golds(question: Question) -> tuple[int, ...]:
-    """Return the entities that exploration should end at: the answers, or the claimed entity where the claim is right.
-
-    One whose claim is wrong has none unless its real answers are known.
-    """
-    if question.answers or question.claim is None:
-        return question.answers
-    return (question.claim,) if question.verdict else ()
 
 
 @cache

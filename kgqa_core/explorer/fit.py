@@ -16,12 +16,12 @@ from torch import Tensor
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
-from kgqa_core.explorer.batch import explorer_golds, question_arrays
+from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions, gold_mask
 from kgqa_core.explorer.model import Card, Explorer, look_up, save_explorer, start_from, texts_of
 from kgqa_core.explorer.predict import TIE, explore_all
 from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainStep
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Question
 
@@ -191,7 +191,7 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
             )
         texts = texts_of(list(text_row), one.graph, look_up(one.encodings)).to(device)
         options = ExploreOptions(edge_budget=section.edge_budget, reenter_topic=one.reenter_topic)
-        golden = [question for question in held if question.topics and explorer_golds(question)]
+        golden = [question for question in held if question.topics and golds_of(question, reenter_topic=True)]
         dev = question_arrays(golden, text_row, mask_topics=section.mask_topics)
         lessons.append(Lessons(one.graph, train, texts, options))
         devs.append(Lessons(one.graph, dev, texts, options))

@@ -173,16 +173,9 @@ def backtrack(
         heads = before.entity[head]
         for path, start, kind, tail in zip(paths, heads.tolist(), relation.tolist(), entity.tolist(), strict=True):
             if kind < graph.identity:
-                path.append(as_stored(start, kind, tail, graph.num_relations))
+                path.append(graph.step(start, kind, tail))
         entity = heads
     return [tuple(reversed(path)) for path in paths]
-
-
-def as_stored(head: int, relation: int, tail: int, num_relations: int) -> Step:
-    """Return the step of walking ``relation`` (0..2R-1) from ``head`` to ``tail``, as the stored triple."""
-    if relation >= num_relations:
-        return Step(tail, relation - num_relations, head, reverse=True)
-    return Step(head, relation, tail)
 
 
 @compiled

@@ -19,9 +19,9 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.build import BuildLimits, connect, write_ordered
 from kgqa_core.graph.dump_rows import LITERAL
+from kgqa_core.profiles import MID
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
-MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"
 # By format, what is a label and so no name.
 IDS = {"freebase": MID, "wikidata": r"[PQ][1-9][0-9]*", "rdf": r"[A-Za-z][A-Za-z0-9+.-]*://\S+"}
 NODES = pa.schema([("id", pa.int32()), ("label", pa.string()), ("leave", pa.int8())])

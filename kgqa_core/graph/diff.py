@@ -1,4 +1,4 @@
-"""What a built graph holds, and what differs between two, by label: ids move from build to build.
+"""What differs between two built graphs, by label: ids move from build to build.
 
 DuckDB joins entities and relations by label, and the triples whose ids were replaced with the new ones, a range of
 heads at a time.
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -24,7 +23,6 @@ from kgqa_core.graph.csr import Bools, expand_ranges
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GONE = -1
-NUM_SHOWN = 20  # relations and hubs
 SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
 RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
 
@@ -200,27 +198,3 @@ def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
         frontier = np.flatnonzero(tails & ~reached)
         reached |= tails
     return reached
-
-
-def lint_graph(folder: Path) -> dict[str, Any]:
-    """Return what a graph artifact holds; OSError, ValueError or KeyError where it is damaged.
-
-    ``kinds``: as in schemas.ENTITIES -> entities; empty where the format does not tell. ``named``: percent, see
-    ``name_coverage``. ``num_hubs``, ``largest_hubs``: groups of triples that were walked in part, as in schemas.HUBS.
-    ``num_topics_missing``: topics in no triple of a dump; None where the graph was not made for topics.
-    """
-    facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
-    closure, hubs = folder / "closure.json", folder / "hubs.parquet"
-    reached = json.loads(closure.read_text(encoding="utf-8")) if closure.is_file() else {}
-    capped = pq.read_table(hubs).sort_by([("degree", "descending")]) if hubs.is_file() else None
-    largest = sorted(triples_per_relation(folder).items(), key=lambda item: (-item[1], item[0].encode()))
-    counted = ("num_entities", "num_relations", "num_triples", "num_duplicates", "num_shared_names")
-    return {
-        **{name: facts[name] for name in counted},
-        "kinds": facts.get("kinds", {}),
-        "named": name_coverage(folder),
-        "largest_relations": dict(largest[:NUM_SHOWN]),
-        "num_hubs": capped.num_rows if capped else 0,
-        "largest_hubs": capped.slice(0, NUM_SHOWN).to_pylist() if capped else [],
-        "num_topics_missing": reached.get("num_topics_missing"),
-    }

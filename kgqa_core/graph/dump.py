@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.artifacts import write_json, written_whole
+from kgqa_core.artifacts import read_note, write_json, written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, DumpOptions, Rows, column, read_rows, strings
 from kgqa_core.graph.input_files import check_rejects, read_blocks, syntax_of, write_rejects
@@ -104,26 +104,19 @@ def _open_journal(path: Path, options: DumpOptions, folder: Path) -> tuple[Count
     """Return what the finished parts of a journal hold, and how many they are; one of something else is emptied."""
     total, num_parts = defaultdict[str, Counter[str]](Counter), 0
     owner = {"options": asdict(options), "file": path.name, "bytes": path.stat().st_size if path.exists() else 0}
-    if _read_json(folder / "parse.json") != json.loads(json.dumps(owner)):
+    if read_note(folder / "parse.json") != json.loads(json.dumps(owner)):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_json(folder / "parse.json", owner)
     for rubble in folder.glob(".*.partial"):  # of a killed parse
         rubble.unlink()
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-    while counts := _read_json(folder / f"part-{num_parts:05d}.json"):
+    while counts := read_note(folder / f"part-{num_parts:05d}.json"):
         if not counts["files"].items() <= sizes.items():
             break
         _add(total, counts)
         num_parts += 1
     return total, num_parts
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 def _add(total: Counts, counts: dict[str, Any]) -> None:

@@ -105,6 +105,15 @@ def reasoning_paths(
         waiting = following
 
 
+def on_way(graph: KnowledgeGraph, layers: Sequence[Ints], path: RelationPath, ends: Iterable[int]) -> list[Ints]:
+    """Return of each of the ``layers`` along a path the entities from which the rest of it leads to one of ``ends``."""
+    kept = [shared_sorted(layers[-1], np.array(sorted(ends), dtype=np.int64))]
+    for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
+        back = leave(graph, kept[0], (relation + graph.num_relations) % graph.identity)
+        kept.insert(0, shared_sorted(layer, back))
+    return kept
+
+
 def end_of(path: ReasoningPath) -> int:
     """Return the entity that a path, of one step at least, ends at."""
     return path[-1].head if path[-1].reverse else path[-1].tail

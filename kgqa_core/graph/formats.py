@@ -32,6 +32,7 @@ from kgqa_core.graph.input_files import (
     TRUNCATED,
     end_line,
     records_table,
+    texts_table,
     unpack,
 )
 from kgqa_core.types import Reject
@@ -172,13 +173,6 @@ def report_chunk(
         with written_whole(chunk.rejects_part) as part:
             pq.write_table(records_table(rows, schemas.REJECTS), part, compression="zstd")
     return ChunkReport(chunk, num_lines, num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
-
-
-def texts_table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
-    """Return rows as a table of texts; the column ``position`` holds numbers."""
-    schema = pa.schema([(name, pa.int64() if name == "position" else pa.string()) for name in names])
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return pa.table([list(column) for column in columns], schema=schema)
 
 
 def listed_part(part: Path) -> Path:

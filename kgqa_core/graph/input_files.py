@@ -156,6 +156,13 @@ def records_table(records: Sequence[object], schema: pa.Schema) -> pa.Table:
     return pa.table([[getattr(one, name) for one in records] for name in schema.names], schema=schema)
 
 
+def texts_table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
+    """Return rows as a table of texts; the column ``position`` holds numbers."""
+    schema = pa.schema([(name, pa.int64() if name == "position" else pa.string()) for name in names])
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pa.table([list(column) for column in columns], schema=schema)
+
+
 def check_rejects(
     rejects: Iterable[pa.Table], *, num_rejects: int, num_rows: int, max_ratio: float, section: str = "dataset.graph"
 ) -> None:

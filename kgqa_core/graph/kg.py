@@ -19,7 +19,7 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.graph import csr
 from kgqa_core.graph.csr import Ints, SortedIndex, StringTable, expand_ranges, open_array, read_only, sorted_distinct
 from kgqa_core.graph.strings import fold
-from kgqa_core.types import Question, RelationPath
+from kgqa_core.types import Question, RelationPath, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +166,12 @@ class KnowledgeGraph:
         first, last = self.edge_ptr[groups], self.edge_ptr[groups + 1]
         tails = self.edge_tail[expand_ranges(first, last)]
         return np.repeat(owner, last - first), np.repeat(self.group_relation[groups], last - first), tails
+
+    def step(self, start: int, relation: int, end: int) -> Step:
+        """Return the stored triple that leads from ``start`` to ``end`` along a relation id (0..2R-1)."""
+        if relation < self.num_relations:
+            return Step(start, relation, end)
+        return Step(end, relation - self.num_relations, start, reverse=True)
 
     def relation_text(self, relation: int) -> str:
         """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity"."""

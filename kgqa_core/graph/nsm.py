@@ -33,6 +33,7 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph import formats
 from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject, ReadRows
+from kgqa_core.graph.input_files import texts_table
 
 NO_QUESTION = "no question text"
 NO_SUBGRAPH = "no subgraph with tuples"
@@ -258,8 +259,8 @@ def parse_chunk(chunk: Chunk) -> ChunkReport:
         names.update(line.names.items())
     with written_whole(formats.listed_part(chunk.part)) as part:
         beside = [*((label, None) for label in sorted(listed)), *sorted(names)]
-        pq.write_table(formats.texts_table(beside, formats.NAME_COLUMNS), part, compression="zstd")
-    table = formats.texts_table(rows, (*formats.TRIPLE_COLUMNS, "position"))
+        pq.write_table(texts_table(beside, formats.NAME_COLUMNS), part, compression="zstd")
+    table = texts_table(rows, (*formats.TRIPLE_COLUMNS, "position"))
     return formats.write_rows(chunk, table, sorted(rejects), num_lines=num_lines, num_blank=num_blank)
 
 

@@ -149,12 +149,6 @@ class SearchGraph:
         """Return a forward or reverse relation id as a step by label: "^" before one that is walked backward."""
         return self.graph.steps[relation]
 
-    def step(self, start: int, relation: int, end: int) -> Step:
-        """Return the stored triple that leads from ``start`` to ``end`` along a forward or reverse relation id."""
-        if relation < self.graph.num_relations:
-            return Step(start, relation, end)
-        return Step(end, relation - self.graph.num_relations, start, reverse=True)
-
     def avoided(self, topics: Sequence[int] | Ints) -> Ints:
         """Return the entities (ascending, distinct) that no step may arrive at: the topics, or none."""
         barred: Sequence[int] | Ints = () if self.reenter_topic else topics

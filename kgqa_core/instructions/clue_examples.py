@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow import follow_layers, leave
+from kgqa_core.graph.follow import follow_layers, leave, on_way
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.alignment import align, content_words
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase, ask_for_what
 from kgqa_core.instructions.render import say_where
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, MapRelationsInstruction
-from kgqa_core.instructions.search_examples import on_way
 from kgqa_core.questions.link import spans_of
 from kgqa_core.types import LabelPath
 
@@ -137,7 +136,7 @@ def map_entities_cases(asked: Asked) -> Made:
     if way is None:
         return
     place = draw.randrange(len(way.path))
-    names = distinct(search, on_way(search, way.layers, way.relations, asked.golds)[place + 1])
+    names = distinct(search, on_way(search.graph, way.layers, way.relations, asked.golds)[place + 1])
     right = draw.sample(names, min(MAX_RIGHT, len(names)))
     others = [name for name in distinct(search, way.layers[place + 1]) if name not in set(names)]
     shown = right + draw.sample(others, min(MAX_WRONG, len(others)))

@@ -24,7 +24,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.calls import is_allowed
-from kgqa_core.lm.types import Constraint, Decoding, Generation, Searches
+from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel, Searches
 from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
@@ -303,6 +303,30 @@ class PlanAsker:
             ranked = sorted(found, key=lambda path: (-times[path], -found[path]))
             return [Plan(path, math.log(times[path] / times.total())) for path in ranked]
         return [Plan(path, found[path]) for path in sorted(found, key=lambda path: -found[path])]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorPlanner:
+    """Any language model as a planner (RoG §4.3); one that cannot follow the asker's ``space`` is held to it after.
+
+    Implements ``Planner``.
+    """
+
+    model: LanguageModel
+    asker: PlanAsker
+    name: str = "generator"
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""
+        cases = [self.asker.case(question) for question in questions]
+        prompts = [self.asker.instruction.render(case) for case in cases]
+        texts = self.model.generate(prompts, self.asker.decoding(num_plans))
+        return [self.asker.read(case, given)[:num_plans] for case, given in zip(cases, texts, strict=True)]
+
+    def weigh(self, questions: Sequence[PlanQuestion], paths: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
+        """Return the log-probability of each question's ``paths`` as whole answers, whether they exist or not."""
+        prompts = [self.asker.instruction.render(self.asker.case(question)) for question in questions]
+        return self.model.score(prompts, [[render_plan(path) for path in own] for own in paths])
 
 
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:

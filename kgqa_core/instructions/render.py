@@ -261,7 +261,7 @@ def neighbour_triples(search: SearchGraph, entity: int, *, limit: int) -> tuple[
         for group in range(first, min(last, first + limit))
     ]
     found = [
-        render_triples(search, (search.step(entity, relation, int(tails[turn])),))
+        render_triples(search, (search.graph.step(entity, relation, int(tails[turn])),))
         for turn in range(limit)
         for relation, tails in groups
         if turn < len(tails)

@@ -6,17 +6,17 @@ right: every kind of prompt is made along a path that teaches and along one that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgqa_core.graph.csr import Ints, shared_sorted
-from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave
+from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave, on_way
 from kgqa_core.graph.kg import to_relations
-from kgqa_core.graph.search_graph import SearchGraph, relations_around
+from kgqa_core.graph.search_graph import relations_around
 from kgqa_core.instructions import choose, scores
 from kgqa_core.instructions.alignment import Meant
 from kgqa_core.instructions.reason import gather_evidence
@@ -66,15 +66,6 @@ def stray(asked: Asked, draw: Random, size: int) -> Walk | None:
     return Walk(path, relations, layers) if len(path) > len(begun.path) else None
 
 
-def on_way(search: SearchGraph, layers: Sequence[Ints], relations: RelationPath, golds: Iterable[int]) -> list[Ints]:
-    """Return of each layer the entities from which the rest of the relations leads to a gold."""
-    graph, kept = search.graph, [shared_sorted(layers[-1], np.array(sorted(golds), dtype=np.int64))]
-    for relation, layer in zip(reversed(relations), reversed(layers[:-1]), strict=True):
-        back = leave(graph, kept[0], (relation + graph.num_relations) % graph.identity)
-        kept.insert(0, shared_sorted(layer, back))
-    return kept
-
-
 # ------ score_relations.
 
 
@@ -97,7 +88,7 @@ def score_relations_cases(asked: Asked) -> Made:
     if (meant := asked.meant) is None:
         return
     walk, known = follow(asked, meant.path), Meant(asked.source.known, asked.question.masked).weigh(asked.rows, meant)
-    ways, last = on_way(search, walk.layers, walk.relations, asked.golds), search.max_hops - 1
+    ways, last = on_way(search.graph, walk.layers, walk.relations, asked.golds), search.max_hops - 1
     places = [(walk.path[:place], ways[place], walk.layers[place]) for place in range(len(walk.path))]
     most = min(len(walk.path), last)  # steps astray
     wrong = stray(asked, draw, draw.randint(1, most)) if most > 0 and draw.random() < 0.5 else None

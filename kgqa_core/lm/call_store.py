@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kgqa_core.artifacts import cure_of
+from kgqa_core.artifacts import cure_of, mount_of
 from kgqa_core.errors import ArtifactError
 from kgqa_core.lm.types import Decoding, Generation, Prompt
 
@@ -151,7 +151,7 @@ class CallStore:
             self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self._database.execute("PRAGMA synchronous = FULL")
             # Machines that share a folder do not share the memory that a write-ahead log needs.
-            mode = "DELETE" if _is_on_network(self.folder) else "WAL"
+            mode = "DELETE" if mount_of(self.folder)[2].startswith(NETWORK) else "WAL"
             self._database.execute(f"PRAGMA journal_mode = {mode}")
             if not (tables := self._database.execute("SELECT sql FROM sqlite_master").fetchall()):
                 self._database.execute(TABLE)
@@ -188,12 +188,3 @@ def _digest(row: list[Any]) -> str:
 def _is_damage(problem: Exception) -> bool:
     # SQLite's message quotes a damaged schema, which Python then fails to decode.
     return isinstance(problem, UnicodeDecodeError) or getattr(problem, "sqlite_errorcode", 0) & 0xFF in DAMAGED
-
-
-def _is_on_network(folder: Path) -> bool:
-    try:
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return False
-    own = [(len(place), kind) for place, kind in mounts if folder.resolve().is_relative_to(place)]
-    return max(own, default=(0, ""))[1].startswith(NETWORK)

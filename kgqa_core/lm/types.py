@@ -182,7 +182,7 @@ class ModelSection(Section):
         return [self.open(one, machine) for one in weights]
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
-        """Return what ``kgqa lm-info`` prints. Raises as ``open``."""
+        """Return what ``kgqa lm-info`` prints of one whose files are elsewhere. Raises as ``open``."""
         raise NotImplementedError
 
     @property
@@ -208,20 +208,14 @@ class FolderLmSection(ModelSection):
         """Load each base once, and its adapters."""
         from kgqa_core.lm.local import open_adapters
 
-        how, opened = self._how(machine), dict[Weights | None, LanguageModel]()
+        how, opened = self.how(machine), dict[Weights | None, LanguageModel]()
         for folder in dict.fromkeys(one.folder for one in weights if one):
             own = [one for one in dict.fromkeys(weights) if one and one.folder == folder]
             opened |= dict(zip(own, open_adapters(folder, [one.adapter for one in own], **how), strict=True))
         return [opened[one] for one in weights]
 
-    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
-        """Load and time it, where it fits the free memory."""
-        from kgqa_core.lm.local import describe
-
-        assert weights is not None
-        return {"kind": self.kind, **describe(weights.folder, adapter=weights.adapter, **self._how(machine))}
-
-    def _how(self, machine: Machine) -> Any:
+    def how(self, machine: Machine) -> Any:
+        """Return how it is loaded, as ``open_adapters`` takes it."""
         own = self.model_dump(include={"dtype", "quantise"})  # of ``local``
         return {"device": machine.device(), "hash_file": machine.hash_file, **own}
 

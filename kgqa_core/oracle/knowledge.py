@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-import numpy as np
-
 from kgqa_core.errors import InputError
-from kgqa_core.graph.follow import follow_layers, leave
+from kgqa_core.graph.follow import follow_layers, on_way
 from kgqa_core.graph.kg import golds_of, read_step, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.alignment import same_stem
@@ -126,12 +124,8 @@ class Knowledge:
         if path is None or not question.topics:
             return (frozenset(),) * (len(plan) + 1)
         layers = follow_layers(graph, question.topics, path, reenter_topic=self.search.reenter_topic)
-        golds = np.fromiter(golds_of(question, reenter_topic=True), dtype=np.int64)
-        kept = [np.intersect1d(layers[-1], golds)]
-        for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
-            back = (relation + graph.num_relations) % graph.identity
-            kept.append(np.intersect1d(layer, leave(graph, kept[-1], back)))
-        return tuple(frozenset(map(self.search.name_of, layer.tolist())) for layer in reversed(kept))
+        kept = on_way(graph, list(layers), path, golds_of(question, reenter_topic=True))
+        return tuple(frozenset(map(self.search.name_of, layer.tolist())) for layer in kept)
 
 
 # ------ The clues that an oracle takes out of a question: where it starts, and one per step of its gold plan.

@@ -22,7 +22,6 @@ from pydantic import TypeAdapter
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import named_bounds
-from kgqa_core.evaluation.tables import markdown_table
 from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import golds_of, to_relations, unsigned, write_step
@@ -42,12 +41,9 @@ CUTOFFS = (1, 3)
 BATCH = 256  # questions that a planner gets at once
 ALL = "all"
 ROUNDING = 1e-6  # percent
-HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "as good", "valid", "F1 of first plan")
-FIGURES = ("hit@1", "hit@3", "as_good", "valid", "f1")
 
 LINE = TypeAdapter(dict[str, Any])
 IsValid = Callable[[PlanQuestion, LabelPath], bool]
-Scores = Mapping[str, Any]  # what stage plans writes as scores.json: planner, seed, figures by hops
 
 
 def write_asked(questions: Iterable[Question], out: Path, *, mask_topics: bool) -> None:
@@ -101,11 +97,6 @@ class PlanFile:
     questions: tuple[PlanQuestion, ...]
     rejects: tuple[Reject, ...]  # lines that are not used, and lines of which a path is not
 
-    @property
-    def reject_counts(self) -> dict[str, int]:
-        """Return how many lines were rejected for each reason."""
-        return dict(Counter(reject.reason for reject in self.rejects))
-
 
 def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
     """Read a plan file; InputError where it is missing, or no line of it can be used. ``signed``: paths hold steps."""
@@ -120,14 +111,13 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
             questions.setdefault(question.id, question)
         if fault:
             rejects.append(Reject(str(path), number, fault, line[:MAX_REJECT_TEXT]))
-    found = PlanFile(tuple(questions.values()), tuple(rejects))
     if not questions:
-        reasons = found.reject_counts or "it is empty"
+        reasons = dict(Counter(reject.reason for reject in rejects)) or "it is empty"
         raise InputError(
             f"{shorten(str(path))} holds no question with plans ({shorten(reasons)}); expected JSON lines such as "
             '{"id": "q1", "question": "who directed it", "relation_paths": [["directed_by"]]}'
         )
-    return found
+    return PlanFile(tuple(questions.values()), tuple(rejects))
 
 
 def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQuestion, int] | Fault:
@@ -288,28 +278,3 @@ def write_plans(
         for rank, plan in enumerate(proposed, 1):
             rows.append((planner, question.id, rank, list(plan.path), plan.log_prob, right[rank - 1]))
     _write(rows, PLANS, path)
-
-
-def planner_cells(scores: Sequence[Scores]) -> list[tuple[str, ...]]:
-    """Return the cells under ``HEADER``: one row per number of hops and planner, its seeds averaged."""
-    by_planner: dict[str, list[Mapping[str, Mapping[str, float]]]] = {}
-    for one in scores:
-        by_planner.setdefault(one["planner"], []).append(one["figures"])
-    cells = []
-    for hops in dict.fromkeys(hops for seeds in by_planner.values() for hops in seeds[0]):
-        for name, seeds in by_planner.items():
-            if hops not in seeds[0]:
-                continue
-            mean = {figure: sum(one[hops][figure] for one in seeds) / len(seeds) for figure in seeds[0][hops]}
-            shown = name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)"
-            figures = (f"{mean[figure]:.2f}" if figure in mean else "" for figure in FIGURES)
-            cells.append((hops, shown, f"{mean['n']:.0f}", *figures))
-    return cells
-
-
-def render_planners(scores: Sequence[Scores]) -> str:
-    """Return the table as Markdown; empty without scores."""
-    if not scores:
-        return ""
-    figures = [place > 1 for place in range(len(HEADER))]
-    return "\n".join(markdown_table(HEADER, planner_cells(scores), figures)) + "\n"

@@ -23,8 +23,14 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.formats import texts_table
-from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, records_table, require_file
+from kgqa_core.graph.input_files import (
+    MAX_REJECT_TEXT,
+    NUM_SHOWN,
+    check_rejects,
+    records_table,
+    require_file,
+    texts_table,
+)
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions.coverage import LintReport, lint_questions

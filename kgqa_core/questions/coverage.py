@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.shortest import hops_to_many
+from kgqa_core.profiles import MID
 from kgqa_core.types import EVERY_SPLIT, LintFinding, Question
 
 Hops = NDArray[np.int64]
 MAX_HOPS = 4  # searched for a question's hops; beyond that most of any graph is near, and a path says nothing
 NUM_EXAMPLES = 5  # of a finding
 
-MID = re.compile(r"[mg]\.[0-9a-z_]+( \(no name\))?")  # what is shown of a Freebase entity without a name
+NAMELESS = re.compile(rf"{MID}( \(no name\))?")  # what is shown of a Freebase entity without a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[N
         asked = [question for question in questions if question.split == split]
         topics = {topic for question in asked for topic in question.topics}
         answers = {answer for question in asked for answer in question.answers}
-        named = {entity for entity in topics | answers if not MID.fullmatch(graph.name_of(entity))}
+        named = {entity for entity in topics | answers if not NAMELESS.fullmatch(graph.name_of(entity))}
         if asked:
             rows.append(Names(split, len(topics), len(topics & named), len(answers), len(answers & named)))
     return tuple(rows)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.config_base import DriftSection
 from kgqa_core.graph.diff import Change, GraphDiff, compare_graphs
-from kgqa_core.graph.formats import texts_table
+from kgqa_core.graph.input_files import texts_table
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import BLOCKS_FILE
 from kgqa_core.questions.build import read_questions

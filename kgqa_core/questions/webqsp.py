@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from kgqa_core.graph import given, nsm
 from kgqa_core.graph.input_files import require_file
+from kgqa_core.profiles import MID
 from kgqa_core.questions import formats
 from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
 
@@ -28,7 +29,7 @@ BAD_TARGET = "field targetValue: not (list (description …))"
 LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
 PASCAL = ConfigDict(coerce_numbers_to_str=True, extra="ignore", alias_generator=to_pascal)
 
-MID = re.compile(r"\bns:([mg]\.[0-9a-z_]+)")  # a constant of a SPARQL query
+CONSTANT = re.compile(rf"\bns:({MID})\b")  # of a SPARQL query
 TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?\n?\Z', re.DOTALL)  # a literal as SPARQL prints it
 ZONED = re.compile(
     r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)\n?\Z"
@@ -118,7 +119,7 @@ def make_cwq(read: _CwqQuestion, number: int) -> RawQuestion:
         id=read.id,
         text=read.question,
         answers=labels_of(answer.answer_id or answer.answer for answer in read.answers or ()),
-        topics=tuple(dict.fromkeys(MID.findall(read.sparql or ""))),
+        topics=tuple(dict.fromkeys(CONSTANT.findall(read.sparql or ""))),
         keep=True,
     )
 

@@ -10,12 +10,12 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kgqa_core.artifacts import written_whole
+from kgqa_core.artifacts import mount_of, written_whole
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
 
@@ -148,10 +148,8 @@ def _read_token(token: str) -> tuple[str, str, str]:
     path = Path(token)
     existing = next(folder for folder in path.parents if folder.exists())
     disk = "not there" if existing != path.parent else "another disk"
-    with suppress(OSError):  # no Linux
-        mounts = (line.split()[:2] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines())
-        found = [(place, device) for device, place in mounts if existing.is_relative_to(place)]
-        disk += " ({1} mounted on {0})".format(*max(found, key=lambda one: len(one[0])))
+    device, place, _ = mount_of(existing)
+    disk += f" ({device} mounted on {place})" if device else ""
     try:
         return socket.gethostname(), path.read_text(encoding="utf-8"), disk
     except OSError:

@@ -6,12 +6,11 @@ file: ETag (with gs:// the generation), size and time there; size and time here.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kgqa_core.addresses import STORES
-from kgqa_core.artifacts import DIGITS, hash_json
+from kgqa_core.artifacts import DIGITS, hash_json, read_note
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import Section
 
@@ -47,12 +46,10 @@ def origin_of(path: Path, home: Path) -> dict[str, str]:
     """Return address and ETag of what was fetched or is to be, the ETag empty then; of any other path nothing."""
     unit, *parts = path.relative_to(home / FETCHED).parts if path.is_relative_to(home / FETCHED) else ("",)
     address = "://".join((parts[0], "/".join(parts[1:]))) if parts else ""
-    return {"address": address, "etag": str(read_note(home / FETCHED / unit).get(address, [""])[0])} if parts else {}
+    return {"address": address, "etag": str(known_files(home / FETCHED / unit).get(address, [""])[0])} if parts else {}
 
 
-def read_note(unit: Path) -> dict[str, list[Any]]:
+def known_files(unit: Path) -> dict[str, list[Any]]:
     """Return what is known of the files of a folder ``fetched/ID``, by address; nothing where there is no note."""
-    try:
-        return dict(json.loads((unit / NOTE).read_text(encoding="utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    found = read_note(unit / NOTE).get("files")
+    return found if isinstance(found, dict) else {}

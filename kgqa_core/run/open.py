@@ -205,7 +205,7 @@ def open_players(pipeline: Pipeline, seed: int, roles: Iterable[Role], *, row: s
     for first, _ in wanted.values():
         own = {role: weights for role, (section, weights) in wanted.items() if section == first and role not in players}
         files = list(dict.fromkeys(own.values()))
-        models = dict(zip(files, first.open_each(files, _machine(pipeline)), strict=True)) if own else {}
+        models = dict(zip(files, first.open_each(files, machine_of(pipeline)), strict=True)) if own else {}
         players |= {role: Player(models[weights], first.price_name()) for role, weights in own.items()}
     return {role: players[role] for role in wanted}
 
@@ -265,12 +265,8 @@ def base_content(pipeline: Pipeline, role: Role, row: str = "") -> str:
     return hash_model(weights.folder, pipeline.hashes.hash) if weights and not (role == "direct" and is_tuned) else ""
 
 
-def model_facts(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what ``kgqa lm-info`` prints of the run's language model; ConfigError where it has none."""
-    return model_section(pipeline.config).facts(base_weights(pipeline), _machine(pipeline))
-
-
-def _machine(pipeline: Pipeline) -> Machine:
+def machine_of(pipeline: Pipeline) -> Machine:
+    """Return what opening a model may ask of the machine that the run is on."""
     return Machine(device=partial(device_of, pipeline.config), hash_file=pipeline.hashes.hash)
 
 
@@ -347,9 +343,8 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
     if name == "dense":
         yield OpenedPlanner(_dense(pipeline, seed))
         return
-    from kgqa_core.instructions.plan import RelationConstraint
+    from kgqa_core.instructions.plan import GeneratorPlanner, PlanAsker, PlanInstruction, RelationConstraint
     from kgqa_core.instructions.render import read_prompts
-    from kgqa_core.planners.generator import GeneratorPlanner
 
     space: PathConstraints | RelationConstraint | None = None
     if search := plan_graph(pipeline):
@@ -359,8 +354,9 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        searches, prompts = plan_searches(pipeline.config, row), read_prompts(pipeline.config.prompts)
-        yield OpenedPlanner(GeneratorPlanner(model, prompts, space=space, searches=searches), meter)
+        prompts = PlanInstruction(read_prompts(pipeline.config.prompts))
+        asker = PlanAsker(prompts, space, searches=plan_searches(pipeline.config, row))
+        yield OpenedPlanner(GeneratorPlanner(model, asker), meter)
 
 
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:

@@ -20,7 +20,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_file, hash_json, read_artifact, write_json
+from kgqa_core.artifacts import (
+    Artifact,
+    ArtifactStore,
+    Recipe,
+    hash_file,
+    hash_json,
+    read_artifact,
+    read_note,
+    write_json,
+)
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
@@ -179,22 +188,22 @@ class Pipeline:
     def remember(self, key: str, artifact: Artifact) -> None:
         """Note what this run's stage is made of now, so that ``status`` can say later what changed."""
         with self._noting:
-            last = _read_json(self._last)
+            last = read_note(self._last)
             if last.get(key) != artifact.fingerprint:
                 _write_note(self._last, {**last, key: artifact.fingerprint})
 
     def used(self) -> set[str]:
         """Return the fingerprints of what this run used last, and of the build that it accepted last."""
-        return {str(value) for note in (self._last, self._accepted) for value in _read_json(note).values()}
+        return {str(value) for note in (self._last, self._accepted) for value in read_note(note).values()}
 
     def remembered(self, stage: str) -> Artifact | None:
         """Return what ``remember`` noted of a stage that has no spec, such as the last comparison of two builds."""
-        return self._read(stage, _read_json(self._last).get(stage))
+        return self._read(stage, read_note(self._last).get(stage))
 
     def accept(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note these stages' artifacts as the build that the next one is compared with."""
         note = _fingerprints(artifacts)
-        if note != _read_json(self._accepted):
+        if note != read_note(self._accepted):
             self._note_build("accepted", artifacts)
             _write_note(self._accepted, note)
 
@@ -209,8 +218,8 @@ class Pipeline:
         fingerprint), ``content`` (a hash of what they hold, which another recipe may hold, too) and, of a rollback,
         ``left`` and ``left_content``: the same of the build that readers had before.
         """
-        lines: list[dict[str, Any]] = _read_json(self._builds).get("builds", [])
-        now = _read_json(self._accepted)
+        lines: list[dict[str, Any]] = read_note(self._builds).get("builds", [])
+        now = read_note(self._accepted)
         known = not now or any(line["stages"] == now for line in lines)
         first = {"when": None, "what": "accepted", "stages": now, "content": content_of(self.accepted())}
         return lines if known else [first, *lines]  # accepted before there was a list
@@ -232,7 +241,7 @@ class Pipeline:
 
         Only notes change. Raises ConfigError where there is no such build, ArtifactError where its files are gone.
         """
-        now = _read_json(self._accepted)
+        now = read_note(self._accepted)
         earlier = {  # the last one first
             build_id(line["stages"]): line
             for line in reversed(self.builds())
@@ -259,7 +268,7 @@ class Pipeline:
 
     def accepted(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build that are still there."""
-        return self.read_build(_read_json(self._accepted))
+        return self.read_build(read_note(self._accepted))
 
     def accepted_instead(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build where what is there now is another one: it was not accepted."""
@@ -274,7 +283,7 @@ class Pipeline:
 
     def status(self) -> list[StageStatus]:
         """Say of every stage whether it is done, stale (built once for this run, of something else) or missing."""
-        last = _read_json(self._last)
+        last = read_note(self._last)
         found: dict[str, Artifact | None] = {}
         return [self._status(spec, last.get(spec.key), found) for spec in self.specs.values()]
 
@@ -321,7 +330,7 @@ class FileHashes:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known = _read_json(path)
+        self._known = read_note(path)
 
     def hash(self, file: Path) -> str:
         """Return the hash of ``file``, from memory where its size and modification time are unchanged; or OSError."""
@@ -334,7 +343,7 @@ class FileHashes:
         digest = hash_file(file)
         if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
             # Others write too; a lost race costs one more hashing.
-            self._known = {**_read_json(self._path), key: [*stamp, digest]}
+            self._known = {**read_note(self._path), key: [*stamp, digest]}
             _write_note(self._path, self._known)
         return digest
 
@@ -344,15 +353,6 @@ def _stamp(file: Path) -> list[int]:
     if not stat.S_ISREG(status.st_mode):  # a device or a pipe may never end
         raise OSError(errno.EINVAL, "it is no file but a folder, a device or a pipe")
     return [status.st_size, status.st_mtime_ns]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object of ours; empty where there is none, or rubbish."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def build_id(stages: Mapping[str, str]) -> str:

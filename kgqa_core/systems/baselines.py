@@ -176,7 +176,7 @@ class Tog(System):
                 scores = positive(replies.get(number))
             for place, score in scores:
                 entity = int(reached[place])
-                step = self.search.step(item.entity, item.relation, entity)
+                step = self.search.graph.step(item.entity, item.relation, entity)
                 scored.append(_Item(entity, (*item.path, step), score=item.score * score))
         distinct: dict[int, _Item] = {}
         for item in sorted(scored, key=lambda item: -item.score):

@@ -92,7 +92,7 @@ class Given(System):
                 ((*steps, step), end)
                 for steps, here in ways[:MAX_WAYS]
                 for end in ids_of(name, graph)
-                for step in (self.search.step(here, relation, end) for relation in both)
+                for step in (self.search.graph.step(here, relation, end) for relation in both)
                 if is_evidence(graph, (step,), end)
             ]
         return ways[0][0] if ways else None

@@ -73,7 +73,7 @@ class Kaping(System):
                 if len(found) == self.settings.max_ranked:
                     num_left_out += len(ends) - place
                     break
-                step = self.search.step(int(start), int(relation), int(end))
+                step = self.search.graph.step(int(start), int(relation), int(end))
                 found.setdefault((step.head, step.relation, step.tail), step)
             frontier = np.setdiff1d(ends, seen)
             seen = np.union1d(seen, frontier)

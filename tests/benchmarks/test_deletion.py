@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.deletion import delete, gold_keys, triple_keys
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 
 TRIPLES = [(f"P{one}", "plays_for", f"C{one % 5}") for one in range(21)]
 TRIPLES += [(f"C{club}", "lies_in", f"T{club % 3}") for club in range(5)] + [("C0", "twin", "C0"), ("T0", "near", "C0")]
@@ -18,9 +18,7 @@ TRIPLES += [(f"C{club}", "lies_in", f"T{club % 3}") for club in range(5)] + [("C
 
 @pytest.fixture
 def graph(tmp_path: Path) -> KnowledgeGraph:
-    (tmp_path / "triples.tsv").write_text("".join("\t".join(one) + "\n" for one in TRIPLES), encoding="utf-8")
-    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, "".join("\t".join(one) + "\n" for one in TRIPLES))
 
 
 def triples_of(graph: KnowledgeGraph, *, backward: bool = False) -> set[tuple[str, str, str]]:

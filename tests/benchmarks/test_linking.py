@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.linking_score import error_kind, score_links
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 
 NAMES = {"r": "Rope", "h": "Hell", "i": "In Hell", "o": "oscar", "O": "Oscar", "w": "Oscar Wilde"}
 
@@ -15,10 +15,11 @@ NAMES = {"r": "Rope", "h": "Hell", "i": "In Hell", "o": "oscar", "O": "Oscar", "
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     folder = tmp_path_factory.mktemp("linking")
-    (folder / "kb.tsv").write_text("".join(f"{label}\tis\tthing\n" for label in NAMES))
-    (folder / "names.tsv").write_text("".join(f"{label}\t{name}\n" for label, name in NAMES.items()))
-    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    return open_graph(folder / "graph")
+    return graph_of_text(
+        folder,
+        "".join(f"{label}\tis\tthing\n" for label in NAMES),
+        "".join(f"{label}\t{name}\n" for label, name in NAMES.items()),
+    )
 
 
 def asked(films: KnowledgeGraph, labels: str) -> Question:

@@ -6,9 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.paraphrases import FILE, HALVES, TOPIC, reword
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import open_graph
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 
 
 def test_every_chain_has_wordings_in_both_halves_and_none_is_in_both() -> None:
@@ -20,9 +19,7 @@ def test_every_chain_has_wordings_in_both_halves_and_none_is_in_both() -> None:
 
 
 def test_a_question_is_asked_in_every_wording_of_its_chain_and_half(tmp_path: Path) -> None:
-    (tmp_path / "kb.tsv").write_text("Alien\tdirected_by\tScott\nHeat\tdirected_by\tMann\n", encoding="utf-8")
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
-    films = open_graph(tmp_path / "graph")
+    films = graph_of_text(tmp_path, "Alien\tdirected_by\tScott\nHeat\tdirected_by\tMann\n")
     chain = (films.relation_labels.index("directed_by"),)
     own = [Question(str(at), "old", "old", (at,), (), "dev", chain=chain) for at in range(3)]
     asked = reword([*own, Question("no chain", "old", "old", (0,), (), "dev")], films, "dev", per_chain=2)

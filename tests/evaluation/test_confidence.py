@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.confidence import calibrate, risk_coverage
+from flows.trust import calibrate, risk_coverage
 from kgqa_core.evaluation.metrics import calibration_error, risk_area
 
 LEVELS = st.sampled_from([0.1, 0.5, 0.9, np.nan])

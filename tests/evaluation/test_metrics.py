@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.score import score_file
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import (
     METRICS,
@@ -28,7 +29,6 @@ from kgqa_core.evaluation.metrics import (
     score_rog_question,
     summarise_rog,
 )
-from kgqa_core.evaluation.predictions import score_file
 from kgqa_core.types import Prediction, Question, Step
 
 PATH = (Step(head=0, relation=0, tail=1),)

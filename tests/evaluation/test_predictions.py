@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.score import score_file, score_names
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import METRICS, ROG_METRICS, score_predictions
 from kgqa_core.evaluation.predictions import (
@@ -21,8 +22,6 @@ from kgqa_core.evaluation.predictions import (
     read_predictions,
     read_source,
     render_path,
-    score_file,
-    score_names,
 )
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from kgqa_core.explorer.batch import (
     QuestionArrays,
-    explorer_golds,
     has_torch_scatter,
     question_arrays,
     scatter_sum,
@@ -52,9 +51,11 @@ def test_in_order_puts_equal_texts_side_by_side_and_names_the_rows() -> None:
 
 
 def test_a_right_claim_is_a_gold_and_a_wrong_one_teaches_nothing() -> None:
-    assert explorer_golds(make_question([1], claim=5, verdict=True)) == (5,)
-    assert explorer_golds(make_question([1], claim=5, verdict=False)) == ()
-    assert explorer_golds(make_question([1], [2, 3], claim=5, verdict=False)) == (2, 3)  # the real answers are known
+    right = make_question([1], claim=5, verdict=True, masked="who")
+    wrong = make_question([1], claim=5, verdict=False, masked="who")
+    known = make_question([1], [2, 3], claim=5, verdict=False, masked="who")  # the real answers
+    arrays = question_arrays([right, wrong, known], ROWS)
+    assert [arrays.batch(np.array([row])).gold_entity.tolist() for row in range(3)] == [[5], [], [2, 3]]
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)

@@ -27,12 +27,12 @@ from kgqa_core.explorer.fit import (
 from kgqa_core.explorer.model import Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Lessons, Trainer
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.tracking import Recorder, TrackingRecord
 from kgqa_core.types import Question
 from tests.explorer import films
 from tests.explorer.worlds import make_question
+from tests.loading import graph_of_text
 
 SECTION = ExplorerSection(
     steps=2, width=17, edge_budget=29, epochs=7, batch_size=11, learning_rate=0.01, warmup_steps=3
@@ -46,9 +46,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     """The films, built as any graph is; labels sort as the entity ids in ``films`` do."""
     folder = tmp_path_factory.mktemp("films")
     lines = [f"e{head:02}\t{films.RELATIONS[relation]}\te{tail:02}\n" for head, relation, tail in films.TRIPLES]
-    (folder / "triples.tsv").write_text("".join(lines), encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, "".join(lines))
 
 
 def fit(

@@ -17,7 +17,7 @@ from kgqa_core.explorer.batch import Batch, question_arrays
 from kgqa_core.explorer.explore import Exploration, Nodes, StepTrace, barred_topics, explore
 from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, measure
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.predict import as_stored, backtrack, predict
+from kgqa_core.explorer.predict import backtrack, predict
 from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
@@ -288,7 +288,7 @@ def test_a_step_walked_backwards_is_shown_as_the_stored_triple_and_identity_not_
     graph = make_graph([(13, 2, 11)], num_entities=14, num_relations=R)
     only = trace(graph, [11], {(11, STAY): 0.0, (11, R + 2): 0.5})
     assert paths_to(graph, found(only), [13]) == [(Step(13, 2, 11, reverse=True),)]
-    assert as_stored(5, 2, 7, R) == Step(5, 2, 7)
+    assert graph.step(5, 2, 7) == Step(5, 2, 7)
     graph = make_graph([(11, 0, 13), (11, 1, 13)], num_entities=14, num_relations=R)
     first = trace(graph, [11], {(11, STAY): 0.0, (11, 0): 0.5})
     second = trace(graph, [11, 13], {(11, STAY): 0.0, (13, STAY): 0.9, (11, 1): 0.8})
@@ -333,4 +333,4 @@ def test_paths_are_those_of_the_oracle(world: World) -> None:
     paths = backtrack(exploration, exploration.question, exploration.entity, world.graph, barred)
     for candidate, path in zip(exploration.entity.tolist(), paths, strict=True):
         edges = backtrack_one(walk, candidate, 2 * num_relations)
-        assert path == tuple(as_stored(*edge, num_relations) for edge in edges)
+        assert path == tuple(world.graph.step(*edge) for edge in edges)

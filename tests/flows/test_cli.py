@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from flows import cli_session
 from flows.cli import app
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from flows.score import score_file
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
-from kgqa_core.evaluation.predictions import score_file
 from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import write_jsonl
 
@@ -313,7 +313,7 @@ def test_a_system_is_asked_of_a_run_without_a_language_model(
         asked.append(pipeline)
         raise LinkError("far enough")
 
-    monkeypatch.setattr("kgqa_core.run.ask.ask_system", ask_system)
+    monkeypatch.setattr("flows.one_question.ask_system", ask_system)
     CliRunner().invoke(app, ["ask", str(tmp_path / "towns.yaml"), "q?", "--system", system, "--answered-by", "oracle"])
     (pipeline,) = asked
     assert {key.partition("-")[2].partition("-")[0] for key in pipeline.specs if key.startswith("system-")} == {*row}

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.cli_init import graph_format, header_of, propose_walk
 from kgqa_core.config_file import read_config
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from tests.conftest import write_jsonl
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 
 PEOPLE, CLUBS, TOWNS = 21, 5, 3
 TRIPLES = [
@@ -64,9 +63,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     folder = tmp_path_factory.mktemp("clubs")
-    (folder / "triples.tsv").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, "\n".join(TRIPLES) + "\n")
 
 
 def init(*arguments: str):

@@ -17,7 +17,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.formats import MADE
 from tests.conftest import write_jsonl
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 
 TRIPLES = [f"Person {one}\tplays_for\tClub {one % 5}" for one in range(21)]
 TRIPLES += [f"Club {club}\tlies_in\tTown {club % 3}" for club in range(5)]
@@ -25,9 +25,7 @@ TRIPLES += [f"Club {club}\tlies_in\tTown {club % 3}" for club in range(5)]
 
 @pytest.fixture
 def clubs(tmp_path: Path) -> KnowledgeGraph:
-    (tmp_path / "triples.tsv").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
-    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, "\n".join(TRIPLES) + "\n")
 
 
 def test_answers_are_what_the_chain_leads_to_and_topics_none_of_them(clubs: KnowledgeGraph) -> None:
@@ -54,9 +52,7 @@ def test_equal_seeds_draw_equal_questions_and_others_others(clubs: KnowledgeGrap
 
 def test_a_list_that_nobody_wants_is_no_question(tmp_path: Path) -> None:
     lines = [f"Leaf {one}\ton\tTree" for one in range(MOST_ANSWERS + 1)]
-    (tmp_path / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
-    graph = open_graph(tmp_path / "graph")
+    graph = graph_of_text(tmp_path, "\n".join(lines) + "\n")
     assert {tuple(row["chain"]) for row in draw_questions(graph, num=20, hops=1, seed=0)} == {("on",)}
     (tmp_path / "none.tsv").write_text("A\tis\tA\n", encoding="utf-8")
     build_graph(tmp_path / "none.tsv", format="tsv", out_dir=tmp_path / "loop")
@@ -77,7 +73,7 @@ def test_made_questions_teach_and_never_test(
     monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     run = CliRunner()
-    arguments = ["make-questions", "triples.tsv", "--num", "40"]
+    arguments = ["make-questions", "kb.tsv", "--num", "40"]
     assert run.invoke(app, arguments, catch_exceptions=False).stdout == "40 questions in questions\n"
     sizes = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "questions").iterdir()}
     assert set(sizes) == {"train.jsonl", "dev.jsonl"} and sum(sizes.values()) == 40
@@ -85,7 +81,7 @@ def test_made_questions_teach_and_never_test(
     assert "is there already" in run.invoke(app, arguments).stderr
     run.invoke(app, [*arguments, "--out", "again"], catch_exceptions=False)
     assert (tmp_path / "again" / "train.jsonl").read_bytes() == before
-    run.invoke(app, ["init", "triples.tsv", "questions"], catch_exceptions=False)
+    run.invoke(app, ["init", "kb.tsv", "questions"], catch_exceptions=False)
     assert read_config(tmp_path / "my.yaml").evaluation.split == "dev"
     rows = [json.loads(line) for line in before.decode().splitlines()]
     path = write_jsonl(tmp_path / "mixed.jsonl", rows)

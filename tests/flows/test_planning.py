@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 import flows.pipeline
 from flows.cli import app
+from flows.cli_lm import model_facts
 from flows.plan_scores import score_plan_file
 from flows.summary import summarise
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.run.ensure import work_here
-from kgqa_core.run.open import ADAPTER_FOLDER, model_facts, open_players
+from kgqa_core.run.open import ADAPTER_FOLDER, open_players
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.tracking import read_record
 from tests.conftest import Build, open_run, write_jsonl

@@ -15,12 +15,13 @@ import pytest
 
 from flows import question_file
 from flows.question_file import FileAnswerer, Rejected, _move, answer_file, evaluate_file, needed_stages, open_row
+from flows.score import score_file
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.evaluation.figures import make_figures
 from kgqa_core.evaluation.metrics import QuestionScores, score_predictions
-from kgqa_core.evaluation.predictions import open_predictions, render_path, score_file
+from kgqa_core.evaluation.predictions import open_predictions, render_path
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.formats import Loaded, open_format, read_asked

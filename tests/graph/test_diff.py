@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.cli_lint import graph_rows
+from flows.cli_lint import graph_rows, lint_graph
 from kgqa_core import schemas
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.diff import Change, GraphComparison, compare_graphs, lint_graph
+from kgqa_core.graph.diff import Change, GraphComparison, compare_graphs
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 
 Triple = tuple[str, str, str]

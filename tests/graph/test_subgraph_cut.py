@@ -24,6 +24,7 @@ from kgqa_core.graph.search_graph import Subgraphs, open_subgraphs
 from kgqa_core.graph.subgraph_build import Block, Listed
 from kgqa_core.graph.subgraph_cut import MIN_SCORE, choose_best, cut_subgraphs, personal_rank, prune_block
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 
 Contents = Callable[[Path], dict[str, bytes]]
 Labelled = tuple[str, str, str]
@@ -59,9 +60,7 @@ ASKED = {"q1": (["ann"], ["rock"]), "q2": (["oslo"], ["norway", "jazz"]), "q3": 
 
 @pytest.fixture
 def graph(tmp_path: Path) -> KnowledgeGraph:
-    (tmp_path / "triples.tsv").write_text(TRIPLES, encoding="utf-8")
-    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, TRIPLES)
 
 
 @pytest.fixture

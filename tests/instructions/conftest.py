@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import TaughtPath, read_supervision, write_supervision
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 
 TRIPLES = """\
 Nightfall made_by Ida_Moon
@@ -51,9 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("world")
     lines = [line.split(" ") for line in TRIPLES.splitlines()]
     text = "".join("\t".join(parts).replace("_Moon", " Moon").replace("_Amber", " Amber") + "\n" for parts in lines)
-    (folder / "triples.tsv").write_text(text.replace("Glory_City", "Glory City"), encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
-    graph = open_graph(folder / "graph")
+    graph = graph_of_text(folder, text.replace("Glory_City", "Glory City"))
 
     def ask(id: str, text: str, topic: str, *answers: str) -> Question:
         ids = [graph.ids_of_name(name)[0] for name in (topic, *answers)]

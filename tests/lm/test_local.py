@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kgqa_core.lm import local
+from flows import model_facts
+from flows.model_facts import describe
 from kgqa_core.lm.folders import Quantise, decode, encode_prompts
 from kgqa_core.lm.generate import read_prompts
-from kgqa_core.lm.local import describe, open_local
+from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import Decoding, Prompt
 from tests.lm.tiny_models import make_adapter, make_any
 
@@ -78,7 +79,7 @@ def test_facts_are_those_of_the_loaded_model(any_model: Path, monkeypatch: pytes
     cached, _ = read_prompts(model.model, [[5, 6, 7]])
     numbers = sum(layer.keys[:, :, :3].numel() + layer.values[:, :, :3].numel() for layer in cached.states.layers)
     assert told["cache_bytes_per_token"] == 4 * numbers // 3
-    monkeypatch.setattr(local, "free_memory", lambda device: 1000)  # it does not fit: it is not loaded
+    monkeypatch.setattr(model_facts, "free_memory", lambda device: 1000)  # it does not fit: it is not loaded
     unloaded = describe(any_model)
     assert unloaded["read_tokens_per_second"] is None and unloaded["parameters"] == told["parameters"]
 
@@ -87,7 +88,7 @@ def test_facts_are_those_of_the_loaded_model(any_model: Path, monkeypatch: pytes
 def test_quantisation_shrinks_matrices_but_not_tables(
     qwen2: Path, monkeypatch: pytest.MonkeyPatch, quantise: Quantise, bytes_per_weight: float
 ) -> None:
-    monkeypatch.setattr(local, "free_memory", lambda device: 1)  # so that it is not loaded
+    monkeypatch.setattr(model_facts, "free_memory", lambda device: 1)  # so that it is not loaded
     told = describe(qwen2, dtype="bfloat16", quantise=quantise)
     layers = open_local(qwen2).model.model.layers
     matrices = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)

@@ -16,11 +16,13 @@ from safetensors.numpy import load_file
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, InputError, KgqaError
-from kgqa_core.lm import tune_data
+from kgqa_core.lm import tune_data, tune_loop
 from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
-from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
-from kgqa_core.lm.tune_data import TuneJob, target_nll
+from kgqa_core.lm.tune import TuneReport, tune, tune_in_processes
+from kgqa_core.lm.tune_data import TuneJob
+from kgqa_core.lm.tune_journal import STATE, TENSORS
+from kgqa_core.lm.tune_loop import target_nll
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_any, make_examples, make_job, write_examples
 
@@ -70,7 +72,7 @@ def test_the_best_step_is_kept_also_where_a_stopped_training_goes_on(
 
     shape = {"num_evaluations": 4, "max_steps": 8}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("kgqa_core.lm.tune_data.dev_losses", judge)
+        patched.setattr("kgqa_core.lm.tune.dev_losses", judge)
         last, _ = told(resumable(llama, instructions, tmp_path / "last", keep="last", **shape))
         best, _ = told(resumable(llama, instructions, tmp_path / "best", **shape))
         assert (last.kept_step, last.dev_losses["plan"]) == (8, 4.0)
@@ -93,7 +95,7 @@ def test_an_instruction_counts_by_its_share_of_the_training(llama: Path, tmp_pat
     )
     scripted = iter([{"plan": 2.0, "reason": 0.0}, {"plan": 1.5, "reason": 1.0}])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("kgqa_core.lm.tune_data.dev_losses", lambda *args, **options: next(scripted))
+        patched.setattr("kgqa_core.lm.tune.dev_losses", lambda *args, **options: next(scripted))
         report = tune(make_job(llama, examples, tmp_path, num_evaluations=2, max_steps=4))
     assert report.kept_step == 4
 
@@ -153,7 +155,7 @@ def test_a_pass_that_the_memory_does_not_hold_is_read_in_parts(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return target_nll(model, inputs, precision)
 
-    monkeypatch.setattr(tune_data, "target_nll", tight)
+    monkeypatch.setattr(tune_loop, "target_nll", tight)
     parts = tune(make_job(qwen2, instructions, tmp_path / "parts", **settings))
     assert parts.train_loss == pytest.approx(plain.train_loss, rel=1e-4)
     assert parts.dev_losses == pytest.approx(plain.dev_losses, rel=1e-3)
@@ -166,10 +168,10 @@ def test_a_row_that_the_memory_does_not_hold_ends_the_training(
     def full(*_: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(tune_data, "target_nll", full)
+    monkeypatch.setattr(tune_loop, "target_nll", full)
     with pytest.raises(KgqaError, match=r"does not hold a step: set gradient_checkpointing, or lower max_length"):
         tune(make_job(qwen2, instructions, tmp_path))
-    monkeypatch.setattr(tune_data, "MOST_COPIED", 0)  # as of a large model whose weights are all tuned
+    monkeypatch.setattr(tune_loop, "MOST_COPIED", 0)  # as of a large model whose weights are all tuned
     with pytest.raises(KgqaError, match=r"does not hold a step: lower micro_batch \(now \d+\), or set"):
         tune(make_job(qwen2, instructions, tmp_path / "full", tuning="full"))
 
@@ -210,7 +212,7 @@ def test_tuning_goes_on_from_an_adapter_and_names_it(qwen2: Path, instructions: 
     tokens = tune_data.read_tokens(tmp_path / "tokens")
     (batch,) = tune_data.passes_of(tokens, tune_data.draw_batches(tokens, job.section), rank=0, pad=0)
     with torch.no_grad():
-        loss = tune_data.target_nll(adapted.model, batch, torch.float32) @ batch["weights"]
+        loss = tune_loop.target_nll(adapted.model, batch, torch.float32) @ batch["weights"]
     assert still.train_loss == pytest.approx(float(loss), abs=1e-5)
     asked, plan = [Prompt("plan enre of Heat")], [["<PATH>film.film.genre</PATH>"]]
     known = open_local(qwen2, adapter=first).score(asked, plan)[0][0]

@@ -28,10 +28,9 @@ from kgqa_core.lm.tune_data import (
     draw_batches,
     passes_of,
     read_tokens,
-    split_pass,
-    target_nll,
     write_tokens,
 )
+from kgqa_core.lm.tune_loop import split_pass, target_nll
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_examples, write_examples
 

@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
+from kgqa_core.graph.kg import KnowledgeGraph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode
 from kgqa_core.instructions.plan import Plan, PlanQuestion
 from kgqa_core.planners import evaluate
+from kgqa_core.run.ensure import ensure
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import LabelPath, Question
+from tests.conftest import open_run
+from tests.loading import graph_of_text
 
 QUESTIONS = [
     Question("q1", "who made Heat?", "who made []?", (3,), (5,), "train", hops=1),
@@ -136,14 +138,13 @@ def test_a_line_that_cannot_be_used_is_kept_with_its_reason(write, row: object, 
     read = evaluate.read_plan_file(write(GOOD, row))
     assert [question.text for question in read.questions] == ["who directed it"]
     assert [(reject.line, reject.reason) for reject in read.rejects] == [(2, reason)]
-    assert read.reject_counts == {reason: 1}
 
 
 @pytest.mark.parametrize("path", ["film.directed_by", [1], [None], [""], [" "], ["a", ["b"]], {"a": 1}])
 def test_a_path_that_is_no_list_of_labels_is_left_out_and_the_line_kept_as_a_reject(write, path: object) -> None:
     read = evaluate.read_plan_file(write({**GOOD, "relation_paths": [path, ["a"]]}))
     assert read.questions[0].paths == (("a",),)
-    assert read.reject_counts == {"a path that is no list of labels": 1}
+    assert [reject.reason for reject in read.rejects] == ["a path that is no list of labels"]
 
 
 @given(
@@ -167,6 +168,17 @@ def test_a_file_without_any_question_says_what_is_expected(write, tmp_path: Path
         evaluate.read_plan_file(tmp_path / "plan.jsonl")
 
 
+def test_more_rejects_than_may_be_stop_the_run(write, tmp_path: Path) -> None:
+    dataset = f"dataset: {{name: p, source: plans, plan_files: {{train: '{write(GOOD, ['q2'])}'}}}}\n"
+    text = dataset + "plans: {planners: [dense]}\ndense: {}\n"
+    told = r"(?s)1 of 2 rows rejected.*plans\.jsonl:2: not a JSON object.*--set dataset\.max_reject_ratio=0\.5"
+    with pytest.raises(InputError, match=told):
+        ensure(open_run(tmp_path / "run.yaml", text), ["supervision"])
+    (made,) = ensure(open_run(tmp_path / "run.yaml", text, "dataset.max_reject_ratio=0.5"), ["supervision"])
+    (reject,) = pq.read_table(made.artifact.folder / "rejects.parquet").to_pylist()
+    assert (reject["line"], reject["reason"]) == (2, "not a JSON object")
+
+
 # ------ Plans scored against a slow count, figures by hops, and what plans reach when they are followed.
 
 
@@ -175,9 +187,7 @@ TRIPLES = "Heat|by|Mann\nAli|by|Mann\nHeat|with|Pacino\nHeat|with|De Niro\n"
 
 @pytest.fixture
 def graph(tmp_path: Path) -> KnowledgeGraph:
-    (tmp_path / "kb.txt").write_text(TRIPLES, encoding="utf-8")
-    build_graph(tmp_path / "kb.txt", format="wikimovies", out_dir=tmp_path / "graph")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, TRIPLES, format="wikimovies")
 
 
 def entity(graph: KnowledgeGraph, name: str) -> int:
@@ -248,18 +258,6 @@ def test_figures_stand_by_hops_and_over_all_and_a_longer_plan_can_be_as_good() -
     assert figures[evaluate.ALL]["hit@1"] == 50.0
     assert figures[evaluate.ALL]["as_good"] == 50.0
     assert {"hit@1.low", "hit@1.high"} <= figures[evaluate.ALL].keys()
-
-
-def test_the_table_shows_the_mean_of_the_seeds() -> None:
-    scores = [
-        {"planner": "dense", "seed": seed, "figures": {"all": {"n": 2, "hit@1": hit, "hit@3": 100.0, "valid": 100.0}}}
-        for seed, hit in ((0, 50.0), (1, 100.0))
-    ]
-    assert evaluate.planner_cells(scores) == [
-        ("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", "")
-    ]
-    assert evaluate.render_planners(scores).splitlines()[2].startswith("| all | dense (mean of 2 seeds) | 2 | 75.00 |")
-    assert evaluate.render_planners([]) == ""
 
 
 def as_plans(paths: Sequence[LabelPath]) -> list[Plan]:

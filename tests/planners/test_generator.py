@@ -8,26 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion, RelationConstraint
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.instructions.plan import (
+    GeneratorPlanner,
+    PathConstraints,
+    Plan,
+    PlanAsker,
+    PlanInstruction,
+    PlanQuestion,
+    RelationConstraint,
+)
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.local import open_local
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.planners.generator import GeneratorPlanner
+from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
 from tests.lm.tiny_models import make_llama
+from tests.loading import graph_of_text
 
 FILMS = "Heat|directed_by|Mann\nHeat|starred_actors|Pacino\nAli|directed_by|Mann\nAli|starred_actors|Smith\n"
-PROMPTS = read_prompts()
+PROMPTS = PlanInstruction(read_prompts())
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     folder = tmp_path_factory.mktemp("films")
-    (folder / "films.txt").write_text(FILMS, encoding="utf-8")
-    build_graph(folder / "films.txt", format="wikimovies", out_dir=folder / "graph")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, FILMS, format="wikimovies")
 
 
 class Says:
@@ -51,6 +56,10 @@ class Says:
         return [[-float(len(text)) for text in own] for own in options]
 
 
+def planner_of(model: LanguageModel, *, space: PathConstraints | RelationConstraint | None) -> GeneratorPlanner:
+    return GeneratorPlanner(model, PlanAsker(PROMPTS, space))
+
+
 def about(films: KnowledgeGraph, name: str) -> PlanQuestion:
     return PlanQuestion("q", "who else is in it", films.ids_of_name(name))
 
@@ -63,32 +72,32 @@ def test_a_plan_that_does_not_exist_is_no_plan(films: KnowledgeGraph) -> None:
         Generation("", problem="timeout"),
         Generation("<PATH>made_up</PATH>", -0.4),
     )
-    planner = GeneratorPlanner(model, PROMPTS, space=PathConstraints(films))
+    planner = planner_of(model, space=PathConstraints(films))
     assert planner.plan([about(films, "Heat")]) == [[Plan(("directed_by",), -0.2)]]
-    free = GeneratorPlanner(model, PROMPTS, space=None).plan([about(films, "Heat")], num_plans=2)
+    free = planner_of(model, space=None).plan([about(films, "Heat")], num_plans=2)
     assert [plan.path for plan in free[0]] == [("^directed_by",), ("directed_by",)]
-    known = GeneratorPlanner(model, PROMPTS, space=RelationConstraint(films.relation_names))
+    known = planner_of(model, space=RelationConstraint(films.relation_names))
     assert known.plan([about(films, "Heat")]) == [[Plan(("directed_by",), -0.2)]]
 
 
 def test_equal_plans_are_one_with_the_probability_of_all(films: KnowledgeGraph) -> None:
     texts = [("directed_by", 0.3), ("starred_actors", 0.4), ("directed_by", 0.2)]
     model = Says(*(Generation(f"<PATH>{label}</PATH>", math.log(chance)) for label, chance in texts))
-    ((first, second),) = GeneratorPlanner(model, PROMPTS, space=None).plan([about(films, "Heat")])
+    ((first, second),) = planner_of(model, space=None).plan([about(films, "Heat")])
     assert first.path == ("directed_by",) and math.exp(first.log_prob) == pytest.approx(0.5)
     assert second.path == ("starred_actors",) and math.exp(second.log_prob) == pytest.approx(0.4)
 
 
 def test_the_prompt_holds_the_question_its_account_and_the_plans_around_its_topics(films: KnowledgeGraph) -> None:
     model = Says()
-    assert GeneratorPlanner(model, PROMPTS, space=PathConstraints(films)).plan([about(films, "Mann")]) == [[]]
+    assert planner_of(model, space=PathConstraints(films)).plan([about(films, "Mann")]) == [[]]
     (prompt,) = model.asked
     assert "who else is in it" in prompt.text and prompt.question_id == "q" and prompt.instruction == "plan"
     assert prompt.constraint is not None and is_allowed(prompt.constraint, "<PATH>^directed_by</PATH>")
 
 
 def test_given_paths_are_weighed_as_they_would_be_written(films: KnowledgeGraph) -> None:
-    planner = GeneratorPlanner(Says(), PROMPTS, space=PathConstraints(films))
+    planner = planner_of(Says(), space=PathConstraints(films))
     assert planner.weigh([about(films, "Heat")], [[("a",), ("a", "^b")]]) == [[-14.0, -21.0]]
 
 
@@ -96,9 +105,7 @@ def test_a_model_with_random_weights_writes_plans_that_exist_and_nothing_else(
     films: KnowledgeGraph, tmp_path: Path
 ) -> None:
     space = PathConstraints(films, max_hops=3)
-    planner = GeneratorPlanner(
-        open_local(make_llama(tmp_path / "llama", max_position_embeddings=997)), PROMPTS, space=space
-    )
+    planner = planner_of(open_local(make_llama(tmp_path / "llama", max_position_embeddings=997)), space=space)
     questions = [about(films, name) for name in ("Heat", "Mann", "Smith")] + [PlanQuestion("q", "of nothing")]
     *plans, none = planner.plan(questions, num_plans=4)
     assert all(plans) and none == []

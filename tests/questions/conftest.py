@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 
 from kgqa_core.config_base import QuestionSection
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions
+from tests.loading import graph_of_text
 
 TRIPLES = """\
 f1	directed_by	p1
@@ -41,10 +40,7 @@ p4	Ödön von Horváth
 def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     """Two films share the name "Rear Window"; years are their own names."""
     folder = tmp_path_factory.mktemp("films")
-    (folder / "kb.tsv").write_text(TRIPLES, encoding="utf-8")
-    (folder / "names.tsv").write_text(NAMES, encoding="utf-8")
-    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, TRIPLES, NAMES)
 
 
 @pytest.fixture
@@ -53,34 +49,19 @@ def ids(films: KnowledgeGraph) -> Callable[..., tuple[int, ...]]:
     return lambda *labels: tuple(sorted(films.entity_labels.index(label) for label in labels))
 
 
-@pytest.fixture
-def write_jsonl() -> Callable[[Path, list[dict[str, Any]]], Path]:
-    """Write one JSON object per line."""
-
-    def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        return path
-
-    return write
-
-
 FAMILY = """\
-m.ann	people.person.parents	m.bob
-m.ann	people.person.parents	m.eve
-m.bob	people.person.date_of_birth	1971-10-13
-m.bob	people.person.children	m.ann
+m.01n	people.person.parents	m.02b
+m.01n	people.person.parents	m.03v
+m.02b	people.person.date_of_birth	1971-10-13
+m.02b	people.person.children	m.01n
 """
-FAMILY_NAMES = "m.ann\tAnn\nm.bob\tBob\n"
+FAMILY_NAMES = "m.01n\tAnn\nm.02b\tBob\n"
 
 
 @pytest.fixture
 def family(tmp_path: Path) -> KnowledgeGraph:
     """Freebase in small: MIDs, some with a name, and a date."""
-    (tmp_path / "kb.tsv").write_text(FAMILY)
-    (tmp_path / "names.tsv").write_text(FAMILY_NAMES)
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph", names=tmp_path / "names.tsv")
-    return open_graph(tmp_path / "graph")
+    return graph_of_text(tmp_path, FAMILY, FAMILY_NAMES)
 
 
 @pytest.fixture

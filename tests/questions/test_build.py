@@ -19,11 +19,11 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
 from kgqa_core.questions.link import split_of
+from tests.conftest import write_jsonl
 from tests.loading import load_question_file
 from tests.nsm import write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
-Write = Callable[[Path, list[dict[str, Any]]], Path]
 Build = Callable[..., QuestionReport]
 
 GOOD = {"question": "Who directed Vertigo?", "answers": ["Alfred Hitchcock"]}
@@ -46,9 +46,7 @@ def rows(count: int, prefix: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_folder_with_three_files_is_read_back_as_it_was(
-    tmp_path: Path, films: KnowledgeGraph, build: Build, write_jsonl: Write
-) -> None:
+def test_a_folder_with_three_files_is_read_back_as_it_was(tmp_path: Path, films: KnowledgeGraph, build: Build) -> None:
     chain = ["directed_by"]
     tricky = {"question": "Is [REC] by Grace Kelly?", "topics": ["[REC]"], "claim": "p2", "verdict": False}
     write_jsonl(tmp_path / "qa" / "train.jsonl", [GOOD | {"chain": chain}, *rows(6, "t"), tricky])
@@ -70,7 +68,7 @@ def test_a_folder_with_three_files_is_read_back_as_it_was(
     }  # fmt: skip
 
 
-def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build) -> None:
     path = write_jsonl(tmp_path / "own.jsonl", [*rows(29, "q"), {"bad": 1}])
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
@@ -80,7 +78,7 @@ def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build, write_jsonl: 
     assert sorted(first) == ["coverage.parquet", "lint.json", "missing.parquet", "questions.parquet", "rejects.parquet"]
 
 
-def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, build: Build) -> None:
     repeated = [row | {"id": f"again-{row['id']}"} for row in rows(211, "q")]
     build(write_jsonl(tmp_path / "own.jsonl", rows(211, "q") + repeated))
     split = {question.id: question.split for question in read_questions(tmp_path / "out")}
@@ -91,7 +89,7 @@ def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, bui
     assert all(question.split == split[question.id] for question in read_questions(tmp_path / "out"))
 
 
-def test_neither_the_graph_nor_other_questions_move_one_between_splits(tmp_path: Path, write_jsonl: Write) -> None:
+def test_neither_the_graph_nor_other_questions_move_one_between_splits(tmp_path: Path) -> None:
     """A name that the graph learns masks a text otherwise, and one that it loses rejects a question."""
     asked = [{"question": f"who directed film {n}?", "topics": [f"f{n}"], "answers": ["p"]} for n in range(150)]
     asked += [row | {"id": f"q{n}"} for n, row in enumerate(asked)][::-1]
@@ -119,19 +117,19 @@ def test_the_hash_splits_eighty_ten_ten() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [3, 5, 11])
-def test_a_short_file_leaves_no_split_empty(tmp_path: Path, build: Build, write_jsonl: Write, num_rows: int) -> None:
+def test_a_short_file_leaves_no_split_empty(tmp_path: Path, build: Build, num_rows: int) -> None:
     report = build(write_jsonl(tmp_path / "own.jsonl", rows(num_rows, "q") + rows(num_rows, "again")))
     assert set(report.per_split) == {"train", "dev", "test"}
     split = {question.id: question.split for question in read_questions(tmp_path / "out")}
     assert all(split[f"q{number}"] == split[f"again{number}"] for number in range(num_rows))
 
 
-def test_fewer_questions_than_splits_are_refused(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+def test_fewer_questions_than_splits_are_refused(tmp_path: Path, build: Build) -> None:
     with pytest.raises(InputError, match=r"at least 3 different questions.*has 2.*dataset\.questions\.files"):
         build(write_jsonl(tmp_path / "own.jsonl", rows(2, "q")))
 
 
-def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build) -> None:
     files = {
         "test": write_jsonl(tmp_path / "later.jsonl", rows(2, "e")),
         "train": write_jsonl(tmp_path / "earlier.jsonl", rows(3, "t")),
@@ -139,9 +137,7 @@ def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build, write_jsonl
     assert build(None, files=files).per_split == {"train": 3, "test": 2}
 
 
-def test_too_many_rejects_stop_the_build_and_name_what_is_near(
-    tmp_path: Path, build: Build, write_jsonl: Write
-) -> None:
+def test_too_many_rejects_stop_the_build_and_name_what_is_near(tmp_path: Path, build: Build) -> None:
     bad = [GOOD | {"topics": ["Vertiga"]}, GOOD | {"answers": ["Alfred Hitchkock"]}, {"question": "Vertigo?"}]
     path = write_jsonl(tmp_path / "own.jsonl", [*rows(4, "q"), *bad])
     with pytest.raises(InputError) as stopped:
@@ -158,9 +154,7 @@ def test_too_many_rejects_stop_the_build_and_name_what_is_near(
     assert [reject["line"] for reject in rejects] == [5, 6, 7]
 
 
-def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(
-    tmp_path: Path, build: Build, write_jsonl: Write
-) -> None:
+def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(tmp_path: Path, build: Build) -> None:
     bad = [
         GOOD | {"id": "none", "answers": ["Nobody"]},
         GOOD | {"id": "some", "answers": ["Nobody", "Alfred Hitchcock"], "topics": ["Vertigo", "Vertiga"]},
@@ -178,7 +172,7 @@ def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(
         build(write_jsonl(tmp_path / "own.jsonl", [*rows(199, "q"), *bad, {"question": "Vertigo?"}]))
 
 
-def test_doubts_of_usable_lines_are_counted(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+def test_doubts_of_usable_lines_are_counted(tmp_path: Path, build: Build) -> None:
     doubtful = [
         GOOD | {"id": "partial", "answers": ["Alfred Hitchcock", "Nobody"]},
         GOOD | {"id": "twice", "answers": ["Alfred Hitchcock", "Alfred Hitchcock"]},

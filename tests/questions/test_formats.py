@@ -19,6 +19,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import build_questions, read_questions
 from kgqa_core.questions.formats import Fault, QuestionFormat, open_format, parse_items, parse_lines, question_files
 from kgqa_core.types import Question
+from tests.conftest import write_jsonl
 from tests.loading import load_question_file
 
 json_values = st.recursive(
@@ -156,11 +157,10 @@ def test_a_new_format_is_one_file_and_one_line(
 
 
 Ids = Callable[..., tuple[int, ...]]
-Write = Callable[[Path, list[dict[str, Any]]], Path]
 
 
 @pytest.fixture
-def load(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> Callable[..., Question]:
+def load(tmp_path: Path, films: KnowledgeGraph) -> Callable[..., Question]:
     """Load a file of one line that must be usable."""
 
     def load_one(**row: Any) -> Question:
@@ -255,9 +255,7 @@ def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, 
         ({"question": "Vertigo?", "claim": "Rear Window", "verdict": True}, "claim names several entities"),
     ],
 )
-def test_an_unusable_line_is_rejected(
-    tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write, row: dict[str, Any], reason: str
-) -> None:
+def test_an_unusable_line_is_rejected(tmp_path: Path, films: KnowledgeGraph, row: dict[str, Any], reason: str) -> None:
     good = {"question": "Vertigo?", "answers": ["f1"]}
     path = write_jsonl(tmp_path / "own.jsonl", [good, row])
     questions, (reject,) = load_question_file(path, format="jsonl", graph=films)

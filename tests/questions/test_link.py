@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import LinkError
-from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.csr import SortedIndex
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link import find_mention, link_question, mask_spans, mask_topics
+from tests.loading import graph_of_text
 
 NAMES = ["Up", "Up in the Air", "film", "director", "Zoë", "M", "300", "C++", "[REC]", "rock", "Rock", "Straße", "the"]
 Ids = Callable[..., tuple[int, ...]]
@@ -22,9 +22,7 @@ Ids = Callable[..., tuple[int, ...]]
 def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     """A graph whose entities bear tricky names."""
     folder = tmp_path_factory.mktemp("named")
-    (folder / "kb.tsv").write_text("".join(f"{name}\tr\thub\n" for name in NAMES), encoding="utf-8")
-    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, "".join(f"{name}\tr\thub\n" for name in NAMES))
 
 
 @pytest.mark.parametrize(

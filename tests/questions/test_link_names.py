@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link_names import NameIndex, Run, fold_word, letter_span, words_of
+from tests.loading import graph_of_text
 
 NAMES = [
     "Up",
@@ -50,9 +50,7 @@ PIECES += [
 
 def make_graph(folder: Path, names: list[str], aliases: list[tuple[str, str]] | None = None) -> KnowledgeGraph:
     """Build a graph of entities with these names, and give some of them aliases."""
-    (folder / "kb.tsv").write_text("".join(f"{name}\tr\tone hub\n" for name in names), encoding="utf-8")
-    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph")
-    graph = open_graph(folder / "graph")
+    graph = graph_of_text(folder, "".join(f"{name}\tr\tone hub\n" for name in names))
     if aliases:
         rows = [(graph.ids_of_name(name)[0], alias) for name, alias in aliases]
         table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=schemas.ALIASES)

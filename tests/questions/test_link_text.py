@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link_names import NameIndex
 from kgqa_core.questions.link_text import learn_wording, link_topics
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 
 # "director" and "film" are tags; "oscar" is a tag, "Oscar" a film; three people are called John Low.
 TRIPLES = """\
@@ -35,10 +35,7 @@ NAMES = "p1\tAlfred Hitchcock\np2\tJohn Low\np3\tJohn Low\np4\tJohn Low\n"
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     folder = tmp_path_factory.mktemp("relink")
-    (folder / "kb.tsv").write_text(TRIPLES, encoding="utf-8")
-    (folder / "names.tsv").write_text(NAMES, encoding="utf-8")
-    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, TRIPLES, NAMES)
 
 
 def asked(films: KnowledgeGraph, text: str, *topics: str, claim: str = "") -> Question:
@@ -106,10 +103,7 @@ def test_all_bearers_of_a_name_that_fit_alike_are_topics(films: KnowledgeGraph) 
 
 def test_of_many_bearers_those_of_most_edges_are_topics(tmp_path: Path) -> None:
     edges = [f"p{number}\tmade\tfilm {number * 10 + film}" for number in range(7) for film in range(number + 1)]
-    (tmp_path / "kb.tsv").write_text("\n".join(edges), encoding="utf-8")
-    (tmp_path / "names.tsv").write_text("".join(f"p{number}\tJohn Low\n" for number in range(7)), encoding="utf-8")
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph", names=tmp_path / "names.tsv")
-    graph = open_graph(tmp_path / "graph")
+    graph = graph_of_text(tmp_path, "\n".join(edges), "".join(f"p{number}\tJohn Low\n" for number in range(7)))
     assert linked(graph, [], "what did John Low make") == ["p2", "p3", "p4", "p5", "p6"]
 
 

@@ -25,10 +25,10 @@ from kgqa_core.questions.build import (
     take_subset,
 )
 from kgqa_core.types import SPLITS, Question, Split
+from tests.conftest import write_jsonl
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 Build = Callable[..., QuestionReport]
-Write = Callable[[Path, list[dict[str, Any]]], Path]
 
 TEMPLATES = [("who directed [topic]", (0,)), ("director of [topic]", (0,)), ("films by [topic]", (1,))]
 TEMPLATES += [(f"wording {number} of [topic]", (2, 3)) for number in range(7)]
@@ -152,7 +152,7 @@ def test_whatever_is_asked_the_split_is_clean(rows: list[tuple[int, int, Split]]
 # In the questions artifact
 
 
-def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> None:
+def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGraph) -> None:
     for split in SPLITS:
         rows = [
             {"question": f"{wording} Vertigo?", "answers": ["Alfred Hitchcock"], "id": f"{split}-{number}"}
@@ -183,7 +183,7 @@ def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGra
 
 def write_splits(folder: Path, num_train: int = 40) -> list[str]:
     """Write a train file whose questions 3 and 5 have no answer, and a test file where question 1 has none."""
-    parse = webqsp_parse("m.ann", ["people.person.parents"], ["m.bob"])
+    parse = webqsp_parse("m.01n", ["people.person.parents"], ["m.02b"])
     train = [webqsp_question(f"WebQTrn-{n}", f"who {n}?", *([] if n in (3, 5) else [parse])) for n in range(num_train)]
     test = [webqsp_question(f"WebQTest-{n}", f"what {n}?", *([] if n == 1 else [parse])) for n in range(3)]
     write_webqsp(folder / "WebQSP.train.json", train)
@@ -231,9 +231,9 @@ def test_dev_questions_may_be_listed(tmp_path: Path, build_family: Build) -> Non
 
 def test_a_dev_file_is_the_dev_split_and_a_single_file_has_no_variant(tmp_path: Path, build_family: Build) -> None:
     for split, count in (("train", 20), ("dev", 2), ("test", 2)):
-        items = [cwq_question(f"{split}-{n}", f"who {n}?", "ns:m.ann", ["m.bob"]) for n in range(count)]
+        items = [cwq_question(f"{split}-{n}", f"who {n}?", "ns:m.01n", ["m.02b"]) for n in range(count)]
         write_json(tmp_path / f"ComplexWebQuestions_{split}.json", items)
-    answered = [cwq_question("answered", "who?", "ns:m.ann", ["m.bob"])]
+    answered = [cwq_question("answered", "who?", "ns:m.01n", ["m.02b"])]
     write_json(tmp_path / "ComplexWebQuestions_test_wans.json", answered)
     report = build_family("cwq", variant="etd")
     assert report.per_split == {"train": 20, "dev": 2, "test": 1}  # of the test files the one with answers

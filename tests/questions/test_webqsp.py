@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,16 @@ import pytest
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.closure_walk import IDS
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.coverage import Coverage
+from kgqa_core.questions.coverage import Coverage, cover_names
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
 from kgqa_core.questions.webqsp import labels_of, read_descriptions
 from kgqa_core.types import Question
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 from tests.nsm import ROWS, write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
@@ -34,17 +37,17 @@ def test_webqsp_unites_its_parses_and_takes_the_chain_of_a_good_one(tmp_path: Pa
     question = webqsp_question(
         "WebQTrn-1",
         "who are ann's parents and when was bob born?",
-        webqsp_parse("m.ann", ["people.person.children"], ["m.eve"], **doubtful),
-        webqsp_parse("m.ann", None, ["m.bob"]),
-        webqsp_parse("m.bob", ["people.person.date_of_birth"], ["value:1971-10-13", "m.bob"]),
+        webqsp_parse("m.01n", ["people.person.children"], ["m.03v"], **doubtful),
+        webqsp_parse("m.01n", None, ["m.02b"]),
+        webqsp_parse("m.02b", ["people.person.date_of_birth"], ["value:1971-10-13", "m.02b"]),
     )
     path = write_webqsp(tmp_path / "all.json", [question])
     (read,), rejects = load_question_file(path, format="webqsp", graph=family)
     assert rejects == []
     assert (read.id, read.text) == ("WebQTrn-1", "who are ann's parents and when was bob born?")
     assert read.masked == "who are [topic]'s parents and when was [topic] born?"
-    assert labels(family, read.topics) == ["m.ann", "m.bob"]
-    assert labels(family, read.answers) == ["1971-10-13", "m.bob", "m.eve"]  # a value is a node as well
+    assert labels(family, read.topics) == ["m.01n", "m.02b"]
+    assert labels(family, read.answers) == ["1971-10-13", "m.02b", "m.03v"]  # a value is a node as well
     assert read.chain == (family.relation_names.index("people.person.date_of_birth"),)
 
 
@@ -52,8 +55,8 @@ def test_webqsp_takes_a_doubtful_chain_where_there_is_no_better_and_none_that_th
     tmp_path: Path, family: KnowledgeGraph
 ) -> None:
     doubtful = {"AnnotatorComment": None}
-    first = webqsp_question("q1", "who?", webqsp_parse("m.ann", ["people.person.parents"], ["m.bob"], **doubtful))
-    second = webqsp_question("q2", "what?", webqsp_parse("m.ann", ["people.person.parents", "r.gone"], ["m.bob"]))
+    first = webqsp_question("q1", "who?", webqsp_parse("m.01n", ["people.person.parents"], ["m.02b"], **doubtful))
+    second = webqsp_question("q2", "what?", webqsp_parse("m.01n", ["people.person.parents", "r.gone"], ["m.02b"]))
     path = write_webqsp(tmp_path / "all.json", [first, second])
     one, two = load_question_file(path, format="webqsp", graph=family)[0]
     assert (one.chain, two.chain) == ((family.relation_names.index("people.person.parents"),), None)
@@ -61,7 +64,7 @@ def test_webqsp_takes_a_doubtful_chain_where_there_is_no_better_and_none_that_th
 
 def test_questions_that_nothing_can_answer_are_kept(tmp_path: Path, family: KnowledgeGraph) -> None:
     nothing = webqsp_question("q1", "who?", webqsp_parse(None, None, []))
-    elsewhere = webqsp_question("q2", "who else?", webqsp_parse("m.gone", None, ["m.lost"]))
+    elsewhere = webqsp_question("q2", "who else?", webqsp_parse("m.04g", None, ["m.05l"]))
     path = write_webqsp(tmp_path / "all.json", [nothing, elsewhere, webqsp_question("q3", "what?")])
     questions, rejects = load_question_file(path, format="webqsp", graph=family)
     assert [(q.id, q.topics, q.answers) for q in questions] == [("q1", (), ()), ("q2", (), ()), ("q3", (), ())]
@@ -70,16 +73,32 @@ def test_questions_that_nothing_can_answer_are_kept(tmp_path: Path, family: Know
 
 def test_cwq_topics_are_the_entities_of_the_query(tmp_path: Path, family: KnowledgeGraph) -> None:
     sparql = (
-        "PREFIX ns: <…> SELECT ?x WHERE { FILTER (?x != ?c) ns:m.ann ns:people.person.parents ?x . ns:m.ann ns:r ?c }"
+        "PREFIX ns: <…> SELECT ?x WHERE { FILTER (?x != ?c) ns:m.01n ns:people.person.parents ?x . ns:m.01n ns:r ?c }"
     )
     items = [
-        cwq_question("WebQTrn-1_ab", "who are ann's parents?", sparql, ["m.bob", "1971-10-13-08:00"]),
+        cwq_question("WebQTrn-1_ab", "who are ann's parents?", sparql, ["m.02b", "1971-10-13-08:00"]),
         {"ID": "WebQTrn-1_cd", "question": "who?", "answers": [{"answer_id": None, "answer": "Bob"}]},
     ]
     one, two = load_question_file(write_json(tmp_path / "all.json", items), format="cwq", graph=family)[0]
-    assert (one.id, labels(family, one.topics), one.chain) == ("WebQTrn-1_ab", ["m.ann"], None)
-    assert labels(family, one.answers) == ["1971-10-13", "m.bob"]
-    assert (two.topics, labels(family, two.answers)) == ((), ["m.bob"])  # by its name
+    assert (one.id, labels(family, one.topics), one.chain) == ("WebQTrn-1_ab", ["m.01n"], None)
+    assert labels(family, one.answers) == ["1971-10-13", "m.02b"]
+    assert (two.topics, labels(family, two.answers)) == ((), ["m.02b"])  # by its name
+
+
+@pytest.mark.parametrize(
+    ("label", "is_id"),
+    [("m.0_bcd", True), ("g.11b66dwnl2", True), ("m.0bcdfghjklmn", False), ("m.music", False), ("k.0bcd", False)],
+)
+def test_all_agree_on_what_an_id_of_freebase_is(tmp_path: Path, label: str, is_id: bool) -> None:
+    graph, item = (
+        graph_of_text(tmp_path, f"{label}\tr\tm.02b\n"),
+        cwq_question("q", "who?", f"{{ ns:{label} ns:r ?x }}", ["m.02b"]),
+    )
+    (asked,) = load_question_file(write_json(tmp_path / "all.json", [item]), format="cwq", graph=graph)[0]
+    assert labels(graph, asked.topics) == [label] * is_id  # a constant of the query
+    (named,) = cover_names([replace(asked, topics=tuple(graph.ids_of_name(label)))], graph)
+    assert (named.num_topics, named.num_topics_named) == (1, int(not is_id))  # shown as it is: it has no name
+    assert bool(re.fullmatch(IDS["freebase"], label)) == is_id  # no text to look for among a dump's names
 
 
 def test_a_cwq_test_file_without_answers_is_an_error(tmp_path: Path) -> None:
@@ -91,7 +110,7 @@ def test_a_cwq_test_file_without_answers_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "label"),
     [
-        ("m.0abc", "m.0abc"),
+        ("m.0bcd", "m.0bcd"),
         ("1971-10-13", "1971-10-13"),
         ("1971-10-13-08:00", "1971-10-13"),
         ("1971-08:00", "1971"),
@@ -105,7 +124,7 @@ def test_a_value_is_the_label_that_the_dump_has(written: str, label: str) -> Non
     assert labels_of([written]) == (label,)
 
 
-GOOD = webqsp_question("q0", "who?", webqsp_parse("m.ann", ["r"], ["m.bob"]))
+GOOD = webqsp_question("q0", "who?", webqsp_parse("m.01n", ["r"], ["m.02b"]))
 BAD_WEBQSP: list[tuple[Any, str]] = [
     ("just a text", "not a JSON object"),
     ({"RawQuestion": "who?", "Parses": []}, "field QuestionId: Field required"),
@@ -123,8 +142,8 @@ BAD_CWQ: list[tuple[Any, str]] = [
     ({"ID": "c1"}, "field question: Field required"),
     ({"ID": "c1", "question": ""}, "field question: String should have at least 1 character"),
     ({"ID": "c1", "question": "who?", "sparql": []}, "field sparql: Input should be a valid string"),
-    ({"ID": "c1", "question": "who?", "answers": "m.bob"}, "field answers: Input should be a valid array"),
-    ({"ID": "c1", "question": "who?", "answers": ["m.bob"]}, "field answers: Input should be an object"),
+    ({"ID": "c1", "question": "who?", "answers": "m.02b"}, "field answers: Input should be a valid array"),
+    ({"ID": "c1", "question": "who?", "answers": ["m.02b"]}, "field answers: Input should be an object"),
 ]
 
 
@@ -132,7 +151,7 @@ BAD_CWQ: list[tuple[Any, str]] = [
 def test_each_bad_question_is_a_reject_with_its_place(
     tmp_path: Path, family: KnowledgeGraph, format: str, planted: list[tuple[Any, str]]
 ) -> None:
-    good = GOOD if format == "webqsp" else cwq_question("c0", "who?", "ns:m.ann", ["m.bob"])
+    good = GOOD if format == "webqsp" else cwq_question("c0", "who?", "ns:m.01n", ["m.02b"])
     items = [good, *(item for item, _ in planted)]
     path = tmp_path / "all.json"
     write_webqsp(path, items) if format == "webqsp" else write_json(path, items)
@@ -146,7 +165,7 @@ def test_each_bad_question_is_a_reject_with_its_place(
 
 def test_text_that_is_no_unicode_is_a_reject(tmp_path: Path, family: KnowledgeGraph) -> None:
     path = tmp_path / "all.json"
-    path.write_text('[{"ID": "c0", "question": "\\ud800", "answers": [{"answer_id": "m.bob"}]}]')
+    path.write_text('[{"ID": "c0", "question": "\\ud800", "answers": [{"answer_id": "m.02b"}]}]')
     questions, (reject,) = load_question_file(path, format="cwq", graph=family)
     assert (questions, reject.line, reject.reason) == ([], 1, "not JSON")
 

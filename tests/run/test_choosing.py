@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows.one_question import ask_system
 from flows.summary import summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import MAX_POINTS, SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.predictions import read_source
 from kgqa_core.questions.build import read_questions
-from kgqa_core.run.ask import ask_system
 from kgqa_core.run.choosing import CHOICE_FILE, describe_choice
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline

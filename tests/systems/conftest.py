@@ -11,7 +11,7 @@ from kgqa_core.graph.search_graph import SearchGraph, open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.types import Question, Step
 from tests.forty_triples import Forty, make_forty
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 from tests.nsm import write_nsm
 
 FILMS = {  # film: (directors, actors, year)
@@ -32,9 +32,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
         lines += [f"{film}\tstarred_actors\t{name}" for name in actors]
         lines += [f"{film}\trelease_year\t{year}", f"{film}\thas_genre\tDrama"]
     folder: Path = tmp_path_factory.mktemp("films")
-    (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, "\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="session")

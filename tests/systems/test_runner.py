@@ -364,7 +364,7 @@ def test_a_system_on_rows_gets_rows_and_its_answers_are_entities(rows: tuple[Sea
         (topic,) = question.topics
         relation = int(walk.graph.group_relation[walk.graph.group_ptr[topic]])
         end = int(walk.graph.neighbors(topic, relation)[0])
-        return answer_with(question, [end], [(walk.step(topic, relation, end),)])
+        return answer_with(question, [end], [(walk.graph.step(topic, relation, end),)])
         yield
 
     answered = answer_all(Steered(plot, on_rows=True), [first, second], walk, None)

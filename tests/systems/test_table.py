@@ -54,7 +54,7 @@ class Toy:
         graph, (topic, *_) = self.search.graph, question.topics
         groups = range(graph.group_ptr[topic], graph.group_ptr[topic + 1])
         edges = [(int(graph.group_relation[at]), int(graph.edge_tail[graph.edge_ptr[at]])) for at in groups]
-        paths = [(self.search.step(topic, relation, end),) for relation, end in edges[: self.most]]
+        paths = [(self.search.graph.step(topic, relation, end),) for relation, end in edges[: self.most]]
         return answer_with(question, [end for _, end in edges[: self.most]], paths)
         yield
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.score import score_file
 from kgqa_core.config_lm import Price
-from kgqa_core.evaluation.predictions import SystemSource, read_predictions, read_source, score_file
+from kgqa_core.evaluation.predictions import SystemSource, read_predictions, read_source
 from kgqa_core.lm.calls import Account, Meter, Usage
 from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems import tables

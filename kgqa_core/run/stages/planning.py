@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import write_json
@@ -112,6 +111,7 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
 
 def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from plan files; return counts. InputError: more lines are unusable than may be."""
+    from kgqa_core.graph.input_files import check_rejects, records_table
     from kgqa_core.planners.evaluate import read_plan_file, write_given
 
     questions: list[tuple[Split, PlanQuestion]] = []
@@ -120,14 +120,15 @@ def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
         found = read_plan_file(path)
         questions += [(split, question) for question in found.questions]
         rejects += found.rejects
-        limit = dataset.max_reject_ratio * (len(found.questions) + len(found.rejects))
-        if len(found.rejects) > limit:
-            raise InputError(
-                f"{path}: {len(found.rejects)} lines are not usable ({found.reject_counts}), more than "
-                f"dataset.max_reject_ratio = {dataset.max_reject_ratio} lets pass. Mend the file or raise the limit"
-            )
+        check_rejects(
+            [records_table(found.rejects, REJECTS)],
+            num_rejects=len(found.rejects),
+            num_rows=len(found.questions) + len(found.rejects),
+            max_ratio=dataset.max_reject_ratio,
+            section="dataset",
+        )
     write_given(questions, folder)
-    pq.write_table(pa.Table.from_pylist([asdict(one) for one in rejects], schema=REJECTS), folder / "rejects.parquet")
+    pq.write_table(records_table(rejects, REJECTS), folder / "rejects.parquet")
     counts = {
         "num_questions": len(questions),
         "num_paths": sum(len(question.paths) for _, question in questions),

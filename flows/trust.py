@@ -7,14 +7,19 @@ The threshold and the calibration are chosen on dev, and judged on other questio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from kgqa_core.evaluation.metrics import Floats
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.evaluation.metrics import Floats, calibration_error, risk_area
+from kgqa_core.evaluation.runs import EvaluatedRun
 
 ROUNDS, PRECISION = 100, 1e-10  # of Newton's method
 EDGE = 1e-6  # probabilities stay so far from 0 and 1
+NUM_POINTS = 12  # of the curve that is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +87,44 @@ def _log_odds(confidence: Floats) -> Floats:
     inside = np.clip(confidence, EDGE, 1 - EDGE)
     found: Floats = np.log(inside / (1 - inside))
     return found
+
+
+def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *, risk: float) -> dict[str, Any]:
+    """Choose a threshold and a calibration on dev, and judge both on other questions; runs are seeds of one system.
+
+    InputError where systems differ, questions are in both, or nobody told a confidence.
+    """
+    if len({(run.about.system, run.about.answered_by) if run.about else run.name for run in (*dev, *test)}) > 1:
+        raise InputError(f"{dev[0].name} and {test[0].name} are not of one system: name one, as CONF@SYSTEM")
+    if both := sorted(dev[0].asked.keys() & test[0].asked.keys()):
+        raise InputError(f"{len(both)} questions are in dev and in {test[0].name}: {shorten(both[0])}; judge on others")
+    (chosen_on, right_there), (told, right) = _pooled(dev), _pooled(test)
+    curve, own = risk_coverage(chosen_on, right_there), risk_coverage(told, right)
+    least = curve.least(risk)
+    threshold = 1.0 if least is None else float(curve.thresholds[least])
+    (coverage, reached), (all_given, all_wrong) = own.at(threshold), own.at(0.0)
+    fitted = calibrate(chosen_on, right_there)
+    errors = calibration_error(told, right), calibration_error(fitted.probability(told), right)
+    points = np.unique(np.linspace(0, len(own.thresholds) - 1, NUM_POINTS).astype(np.int64))
+    return {
+        "num_questions": len(told),
+        "wanted_risk": risk,
+        "threshold": threshold,
+        "dev": dict(zip(("coverage", "risk"), curve.at(threshold), strict=True)),
+        "test": {"coverage": coverage, "risk": reached},
+        "without": {"coverage": all_given, "risk": all_wrong},
+        "aurc": risk_area(told, right),
+        "aurc_best": risk_area(np.where(np.isnan(told), np.nan, right), right),
+        "calibration": {"slope": fitted.slope, "offset": fitted.offset, "error": errors[0], "error_fitted": errors[1]},
+        "curve": [
+            {"threshold": own.thresholds[at], "coverage": own.coverage[at], "risk": own.risk[at]} for at in points
+        ],
+    }
+
+
+def _pooled(runs: Sequence[EvaluatedRun]) -> tuple[Any, Any]:
+    """Return confidence and right [B] of all questions of some seeds."""
+    if lost := next((run.name for run in runs if run.record is None or np.isnan(run.record.confidence).all()), ""):
+        raise InputError(f"{lost} says of no answer how sure it is: it is no system's, or its model tells nothing")
+    told = np.concatenate([run.record.confidence for run in runs if run.record])
+    return told, np.concatenate([run.picked_right for run in runs]).astype(np.float64)

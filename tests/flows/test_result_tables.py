@@ -6,9 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.result_tables import (
+    ANSWER_HEADER,
+    HEADER,
+    answer_cells,
+    planner_cells,
+    render_planners,
+    render_report,
+    report_cells,
+)
 from kgqa_core.evaluation.figures import ANSWERABLE, ReportRow, Role, mean_row, report_row
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.evaluation.tables import ANSWER_HEADER, HEADER, answer_cells, render_report, report_cells
 from kgqa_core.types import Prediction, Question
 
 
@@ -131,3 +139,13 @@ def test_the_answerable_questions_are_one_more_scope_and_the_others_stay_in_all(
     assert mean.answerable["hits1"] == 75.0
     whole = report_row("explorer", "learned", score_predictions(questions, right), np.ones(4, dtype=bool))
     assert whole.figures(ANSWERABLE) is None and ANSWERABLE not in render_report([whole])
+
+
+def test_the_table_of_planners_shows_the_mean_of_the_seeds() -> None:
+    scores = [
+        {"planner": "dense", "seed": seed, "figures": {"all": {"n": 2, "hit@1": hit, "hit@3": 100.0, "valid": 100.0}}}
+        for seed, hit in ((0, 50.0), (1, 100.0))
+    ]
+    assert planner_cells(scores) == [("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", "")]
+    assert render_planners(scores).splitlines()[2].startswith("| all | dense (mean of 2 seeds) | 2 | 75.00 |")
+    assert render_planners([]) == ""

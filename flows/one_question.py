@@ -1,0 +1,96 @@
+"""One system asked one question, and what happened prompt by prompt: what ``kgqa ask --system`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from kgqa_core.errors import InputError, LinkError
+from kgqa_core.evaluation.predictions import render_path
+from kgqa_core.run.ask import link_asked
+from kgqa_core.run.compare import open_bench, section_of
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages.systems import system_key
+from kgqa_core.systems.types import AskedCall
+from kgqa_core.types import Question
+
+
+@dataclass(frozen=True, slots=True)
+class SystemLine:
+    """One answer, or one of the candidates behind the answers."""
+
+    name: str
+    label: str  # tells homonyms apart
+    score: float
+    is_answer: bool
+    supported: bool  # is there a path in the graph that ends in it?
+    path: str  # readable triples; empty where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class SystemReply:
+    """What a system made of one question."""
+
+    system: str
+    answered_by: str  # empty: it asks no language model
+    question: str
+    topics: tuple[str, ...]  # names
+    status: str
+    candidates: tuple[SystemLine, ...]  # answers first
+    unmatched: tuple[str, ...]  # names that were answered, and that nothing in the graph bears
+    verdict: bool | None
+    calls: tuple[AskedCall, ...]
+    tokens: int  # read and given
+    seconds: float
+    error: str = ""
+    confidence: float | None = None  # 0..1; None: no answer, or nobody told
+
+
+def asked_key(pipeline: Pipeline, row: str | None = None) -> str:
+    """Return the stage of a row of the run's comparison, the first by default: its first answerer and seed."""
+    systems = section_of(pipeline)
+    rows, seed = systems.rows(), (systems.seeds or pipeline.config.exploration.seeds)[0]
+    row = next(iter(rows)) if row is None else row
+    return system_key(row, rows[row][1][0], seed)
+
+
+def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
+    """Ask one row of the run's comparison, the first by default, played by its first answerer, with the first seed.
+
+    Raises as ``link_asked``, but LinkError only where a topic was named or the system needs one.
+    """
+    with open_bench(pipeline, asked_key(pipeline, row)) as bench:
+        if bench.search.subgraphs is not None:
+            raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
+        graph = bench.search.entities
+        try:
+            asked = link_asked(question, topic, graph)
+        except LinkError:
+            if topic or bench.system.needs_topic:
+                raise
+            asked = Question("asked", question, question, (), (), "test")
+        done = bench.answer([asked])
+    (one,) = done.answered
+    prediction, usage = one.answer.prediction, done.usage.to_pydict()
+    supported = dict(zip(prediction.answers, one.faithful, strict=True))
+    lines = []
+    scored = zip(prediction.candidates, prediction.scores, strict=True)
+    for (entity, score), path in zip_longest(scored, prediction.paths[: len(prediction.candidates)]):
+        shown = render_path(path or (), entity_names=graph.entity_names, relation_names=graph.relation_names)
+        named, is_supported = (graph.name_of(entity), graph.label_of(entity)), supported.get(entity, bool(path))
+        lines.append(SystemLine(*named, score, entity in supported, is_supported, shown))
+    return SystemReply(
+        system=bench.system.name,
+        answered_by=bench.source.answered_by,
+        question=question,
+        topics=tuple(graph.name_of(entity) for entity in asked.topics),
+        status=one.status,
+        candidates=tuple(lines),
+        unmatched=one.answer.unmatched,
+        verdict=prediction.verdict,
+        calls=one.calls,
+        tokens=sum(usage["num_prompt_tokens"]) + sum(usage["num_tokens"]),
+        seconds=sum(usage["seconds"]),
+        error=one.error,
+        confidence=one.confidence,
+    )
