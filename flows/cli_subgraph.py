@@ -142,9 +142,9 @@ def lines_of(found: Neighbourhood, format: str, limit: int | None) -> Iterable[s
 
 def shown(label: str, name: str) -> str:
     """Return name and label of an entity; that of one without a name says so."""
-    from kgqa_core.questions.coverage import MID
+    from kgqa_core.questions.coverage import NAMELESS
 
-    if MID.fullmatch(name) and name.startswith(label):
+    if NAMELESS.fullmatch(name) and name.startswith(label):
         return name if name != label else f"{label} (no name)"
     return label if name == label else f"{name} ({label})"
 

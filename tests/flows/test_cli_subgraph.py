@@ -28,8 +28,8 @@ encoder: {kind: hash, dim: 31}
 explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 1}
 """
 TUPLES = {
-    "q1": [["m.soup", "made of", "m.water"], ["m.ann", "eats", "m.soup"]],
-    "q2": [["m.ann", "likes", f"m.thing{number}"] for number in range(3)],
+    "q1": [["m.soup", "made of", "m.water"], ["m.0nn", "eats", "m.soup"]],
+    "q2": [["m.0nn", "likes", f"m.thing{number}"] for number in range(3)],
 }
 
 
@@ -37,7 +37,7 @@ TUPLES = {
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two questions about the same person, each with a subgraph of its own."""
     folder = tmp_path_factory.mktemp("nsm")
-    rows = [line(name, "what", ["m.ann"], [tuples[0][2]], tuples) for name, tuples in TUPLES.items()]
+    rows = [line(name, "what", ["m.0nn"], [tuples[0][2]], tuples) for name, tuples in TUPLES.items()]
     write_nsm(folder / "train.jsonl", rows)
     ensure(open_run(folder / "nsm.yaml", RUN), ["questions"])
     return folder / "nsm.yaml"
@@ -68,13 +68,13 @@ def test_a_question_shows_its_own_subgraph_nearest_first_and_with_hops_the_graph
     everything = [*TUPLES["q2"], *TUPLES["q1"]]
     assert sorted(triples(conf, "--question", "q1", "--hops", 2)) == sorted(everything)
     assert triples(conf, "--topic", "m.water", "--hops", 1) == [["m.soup", "made of", "m.water"]]
-    assert triples(conf, "--topic", "m.ann", "--hops", 1, "--cap", 1) == [TUPLES["q1"][1], TUPLES["q2"][0]]
-    assert triples(conf, "--topic", "m.ann", "--hops", 0) == []
+    assert triples(conf, "--topic", "m.0nn", "--hops", 1, "--cap", 1) == [TUPLES["q1"][1], TUPLES["q2"][0]]
+    assert triples(conf, "--topic", "m.0nn", "--hops", 0) == []
 
 
 def test_a_table_is_cut_and_says_so(conf: Path) -> None:
-    done = kgqa_subgraph(conf, "--topic", "m.ann", "--hops", 1, "--cap", 2, "--limit", 2)
-    assert "3 triples of 4 entities around m.ann (no name)" in done.stdout
+    done = kgqa_subgraph(conf, "--topic", "m.0nn", "--hops", 1, "--cap", 2, "--limit", 2)
+    assert "3 triples of 4 entities around m.0nn (no name)" in done.stdout
     assert "… and 1 more: --limit N" in done.stdout
     assert "1 groups have more triples than are walked" in done.stdout
 
@@ -94,13 +94,13 @@ def test_files_hold_all_of_it(conf: Path, tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["--question", "q3"], 4, "there is no question 'q3' in this run. The nearest ids: 'q2', 'q1'"),
-        (["--topic", "m.anne"], 4, "'m.anne' is no entity of the graph"),
+        (["--topic", "m.0nne"], 4, "'m.0nne' is no entity of the graph"),
         ([], 2, "give either --question ID or --topic NAME"),
-        (["--topic", "m.ann", "--question", "q1"], 2, "give either --question ID or --topic NAME"),
-        (["--topic", "m.ann", "--format", "parquet"], 2, "give --out FILE"),
-        (["--topic", "m.ann", "--format", "tsv", "--out", "nowhere/x.tsv"], 3, "there is no folder"),
-        (["--topic", "m.ann", "--format", "xml"], 2, "xml"),
-        (["--topic", "m.ann", "--set", "runtime.home=nowhere"], 5, "is not done"),
+        (["--topic", "m.0nn", "--question", "q1"], 2, "give either --question ID or --topic NAME"),
+        (["--topic", "m.0nn", "--format", "parquet"], 2, "give --out FILE"),
+        (["--topic", "m.0nn", "--format", "tsv", "--out", "nowhere/x.tsv"], 3, "there is no folder"),
+        (["--topic", "m.0nn", "--format", "xml"], 2, "xml"),
+        (["--topic", "m.0nn", "--set", "runtime.home=nowhere"], 5, "is not done"),
     ],
 )
 def test_mistakes_are_told_with_an_exit_code(conf: Path, arguments: list[str], code: int, message: str) -> None:
