@@ -109,6 +109,6 @@ def test_mistakes_are_told_with_an_exit_code(conf: Path, arguments: list[str], c
 
 
 def test_an_entity_without_a_name_is_shown_as_such() -> None:
-    assert shown("m.0abc", "Blue Harbour") == "Blue Harbour (m.0abc)"
-    assert shown("m.0abc", "m.0abc (no name)") == shown("m.0abc", "m.0abc") == "m.0abc (no name)"
+    assert shown("m.0bcd", "Blue Harbour") == "Blue Harbour (m.0bcd)"
+    assert shown("m.0bcd", "m.0bcd (no name)") == shown("m.0bcd", "m.0bcd") == "m.0bcd (no name)"
     assert (shown("Blue Harbour", "Blue Harbour"), shown("1958", "1958")) == ("Blue Harbour", "1958")
