@@ -36,7 +36,7 @@ TEXT_KEPT = 20_000  # characters of a prompt or a reply
 ASKED = ("question_id", "question", "hops", "ground_truth", "gold_ids")
 ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
-MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts")
+MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts", "plans")
 CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
 JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict")  # what verdicts read
 FROM_MEMORY = ("direct", "cot")  # systems that read no graph
@@ -345,6 +345,7 @@ def _answered(
         "num_golds": len(golds),
         "num_candidates": len(candidates),
         "paths": [paths[text] for text in row["paths"]],
+        "plans": row.get("plans", [])[:PATHS_KEPT],
         "counts": {name: value for name, value in row.get("counts") or () if value},
         "calls": told,
         **{name: row[name] for name in (*SPENT, "status", "error") if row.get(name) is not None},

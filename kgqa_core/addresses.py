@@ -1,4 +1,4 @@
-"""Addresses of object storage, s3://BUCKET/KEY and gs://BUCKET/KEY, and the refusal of any other."""
+"""Where files lie: addresses s3://BUCKET/KEY and gs://BUCKET/KEY of object storage, any other refused; and mounts."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ def address_path(given: str, *, legal: bool = True) -> Path | None:
     if not LEGAL_BUCKET.fullmatch(found[3]) or not found[4] or parts & {"", ".", ".."} or not given.isprintable():
         raise ValueError(f"must be like {found[1]}://BUCKET/KEY, the bucket in lower case, no part of the key empty")
     return Path(given)
+
+
+def mount_of(path: Path) -> tuple[str, str, str]:
+    """Return device, place and kind of the mount that a path lies on; empty where the system does not tell."""
+    try:
+        mounts = [line.split()[:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:  # no Linux
+        return "", "", ""
+    own = [(device, place, kind) for device, place, kind in mounts if path.resolve().is_relative_to(place)]
+    return max(own, key=lambda mount: len(mount[1]), default=("", "", ""))

@@ -22,10 +22,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kgqa_core.errors import ArtifactError, KgqaError, shorten
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MANIFEST = "manifest.json"
 NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal builds differ in them
@@ -33,6 +36,7 @@ JOURNAL = "journal"  # a folder in the work folder from which a stage that was k
 DIGITS = 16  # hexadecimal digits of a fingerprint: 64 bits, readable in a path
 POLL_SECONDS = 0.05
 BLOCK_BYTES = 4 * 2**20  # a larger file has a checksum per block
+TO_SAVE_BYTES = 4 * 2**20  # a buffer of 1 MiB and a header
 SAMPLED_BLOCKS = 4  # of each large file, that are checked when an artifact is opened
 _log = logging.getLogger(__name__)
 
@@ -320,14 +324,13 @@ def write_json(path: Path, value: object) -> None:
         os.fsync(stream.fileno())
 
 
-def mount_of(path: Path) -> tuple[str, str, str]:
-    """Return device, place and kind of the mount that a path lies on; empty where the system does not tell."""
-    try:
-        mounts = [line.split()[:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    except OSError:  # no Linux
-        return "", "", ""
-    own = [(device, place, kind) for device, place, kind in mounts if path.resolve().is_relative_to(place)]
-    return max(own, key=lambda mount: len(mount[1]), default=("", "", ""))
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write safetensors; raise MemoryError where memory is too full for it."""
+    from safetensors.torch import save_file
+
+    arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    bytearray(TO_SAVE_BYTES)  # Python raises where memory is full; the library is Rust's, and would end the process
+    save_file(arrays, path, metadata=metadata)
 
 
 def sync(path: Path) -> None:

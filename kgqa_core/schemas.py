@@ -118,6 +118,7 @@ SYSTEM_PREDICTIONS = _table(
     money=_null(NUMBER),  # null: a model that was asked has no price
     stopped=_null(TEXT),  # the limit of the budget that ended it: calls, tokens, seconds, money
     counts=pa.map_(TEXT, NUMBER),  # what the system counts: num_paths
+    plans=TEXTS,  # that were followed, best first: by label, "^" before a step walked backward
     raw=_null(TEXT),  # what the model said last; null: it was not asked
     confidence=_null(NUMBER),  # 0..1, of the answer: see SYSTEM_CALLS, the last call; null: no answer, or nobody told
 )

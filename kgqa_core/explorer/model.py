@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from kgqa_core.artifacts import write_tensors
 from kgqa_core.errors import ArtifactError, shorten
 from kgqa_core.explorer.batch import Int
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -167,7 +168,7 @@ class Card:
 
 def save_explorer(folder: Path, model: Explorer, card: Card) -> None:
     """Write both files into ``folder``."""
-    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
+    write_tensors(folder / WEIGHTS, model.state_dict())
     (folder / CARD).write_text(json.dumps(asdict(card), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from kgqa_core.artifacts import sync, written_whole
+from kgqa_core.artifacts import sync, write_tensors, written_whole
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError, is_out_of_memory, shorten
 from kgqa_core.explorer.batch import Int, QuestionArrays
@@ -265,8 +264,7 @@ class Journal:
         tensors = trainer.tensors() | {f"{BEST}{name}": weight for name, weight in best.items()}
         state = json.dumps({"identity": self._identity, "state": asdict(trainer.state), "notes": notes})
         with written_whole(self._folder / STATE) as partial:
-            arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(arrays, partial, metadata={"state": state})
+            write_tensors(partial, tensors, {"state": state})
             sync(partial)  # after a power cut, too, the file that has the name is whole
         self._saved = time.monotonic()
 

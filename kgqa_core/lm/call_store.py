@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kgqa_core.artifacts import cure_of, mount_of
+from kgqa_core.addresses import mount_of
+from kgqa_core.artifacts import cure_of
 from kgqa_core.errors import ArtifactError
 from kgqa_core.lm.types import Decoding, Generation, Prompt
 

@@ -16,12 +16,12 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast, gather
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from kgqa_core.artifacts import written_whole
+from kgqa_core.artifacts import write_tensors, written_whole
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.lm.tune_data import TuneJob
 
@@ -190,8 +190,7 @@ class Journal(TrainerCallback):
             for index, moments in told["state"].items():
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(one) for name, one in moments.items()}
             self.folder.mkdir(parents=True, exist_ok=True)
-            tensors = {name: local(one.detach()).cpu().contiguous() for name, one in tensors.items()}
-            save_file(tensors, self.folder / self._file)
+            write_tensors(self.folder / self._file, {name: local(one.detach()) for name, one in tensors.items()})
         PartialState().wait_for_everyone()
         if args.process_index == 0:
             groups = {"optimizer": told["param_groups"], "scheduler": scheduler.state_dict()}

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.artifacts import written_whole
+from kgqa_core.artifacts import write_tensors, written_whole
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.kg import read_step
@@ -250,12 +250,10 @@ class DenseModel:
 
 def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> None:
     """Write the folder ``out``, whole or not at all."""
-    import safetensors.torch
     import torch
 
     def write(arrays: dict[str, Any], name: str) -> None:
-        tensors = {key: torch.as_tensor(array).contiguous() for key, array in arrays.items()}
-        safetensors.torch.save_file(tensors, str(folder / name))
+        write_tensors(folder / name, {key: torch.as_tensor(array) for key, array in arrays.items()})
 
     with written_whole(out) as folder:
         folder.mkdir(parents=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kgqa_core.artifacts import mount_of, written_whole
+from kgqa_core.addresses import mount_of
+from kgqa_core.artifacts import written_whole
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
 

@@ -171,7 +171,8 @@ class Eperm(System):
                 Ask(instruction, ReasonCase(question.text, "", self._shown(question, found.paths), shown))
             ]
             answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=True)
-        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+        followed = tuple(plan.path for plan in plans)
+        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
 
     def _shown(self, question: Question, paths: Sequence[ScoredPath]) -> tuple[ScoredPath, ...]:
         """Return the paths as they are shown: a drawn order is the same whatever becomes of the scores."""

@@ -253,7 +253,7 @@ class Ours(System):
         sure = None  # where the planner does not say, or the model said more: that of its call
         if chosen is not None and told and len(told) == len(plans) and not (apart and self.fusion.decided_by == "lm"):
             sure = min(1.0, sum(told[place] for place in chosen.plans))
-        return SystemAnswer(replace(prediction, paths=paths), (), counts, sure)
+        return SystemAnswer(replace(prediction, paths=paths), (), counts, sure, tuple(plan.path for plan in plans))
 
     def _along(self, plan: LabelPath, inside: Question, num_ends: int) -> dict[int, ReasoningPath]:
         """Return the first path along a plan to each of the ``num_ends`` entities that it reaches."""

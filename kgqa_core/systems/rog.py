@@ -80,7 +80,8 @@ class Rog(System):
             voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
             answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, found.steps)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
-        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+        followed = tuple(path for path, _ in weighed)
+        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
 
 
 ROG = SystemType(

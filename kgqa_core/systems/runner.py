@@ -70,7 +70,7 @@ def keep_back(answered: Answered, least: float) -> Answered:
         return answered
     answer, id = answered.answer, answered.question.id
     silent = Prediction(id, (), (), (), covered=answer.prediction.covered, abstained=True)
-    kept = SystemAnswer(silent, (), {**answer.counts, "num_kept_back": 1.0})
+    kept = SystemAnswer(silent, (), {**answer.counts, "num_kept_back": 1.0}, plans=answer.plans)
     return replace(answered, answer=kept, status="abstained", faithful=(), confidence=None)
 
 

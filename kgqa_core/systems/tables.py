@@ -59,6 +59,7 @@ def write_answered(
                 "unmatched": one.answer.unmatched,
                 "faithful": [supported.get(entity, False) for entity in row["answer_ids"]],
                 "counts": [*one.answer.counts.items(), ("num_invented", one.num_invented)],
+                "plans": [" → ".join(plan) for plan in one.answer.plans],
                 "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
                 "confidence": one.confidence,
                 "stopped": (stopped or {}).get(one.question.id),

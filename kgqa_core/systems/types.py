@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, Generation
-from kgqa_core.types import Prediction, Question
+from kgqa_core.types import LabelPath, Prediction, Question
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -56,6 +56,7 @@ class SystemAnswer:
     unmatched: tuple[str, ...] = ()  # names that were answered, and that nothing in the graph bears
     counts: Mapping[str, float] = field(default_factory=dict)  # of whatever the system counts: num_paths, conflicts
     confidence: float | None = None  # 0..1; None: see ``Answered.confidence``
+    plans: tuple[LabelPath, ...] = ()  # that were followed, best first
 
 
 Steps = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], SystemAnswer]

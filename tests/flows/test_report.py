@@ -204,7 +204,10 @@ def test_a_configuration_is_shown_with_what_its_run_compared(
     page = build_report([str(tmp_path / "places.yaml")], tmp_path / "report")
     overview = data(page.parent, "overview")
     assert overview["tables"][0]["header"][:2] == ["system", "answered by"] and overview["points"]
-    assert {run["name"].partition(" (")[0] for run in overview["runs"]} >= {"fiske", "explorer alone"}
+    names = [run["name"].partition(" (")[0] for run in overview["runs"]]
+    assert {*names} >= {"fiske", "explorer alone"}
+    first = data(page.parent, "q0000")["questions"][0]["runs"]
+    assert first[names.index("rog")]["plans"] and not first[names.index("fiske")]["plans"]
 
 
 def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_explorer_walked(

@@ -32,7 +32,7 @@ def an_answer(question: Question = QUESTION, **changes: Any) -> Answered:
         AskedCall(1, "plan", "p1", "", ("a", "b"), "", 7),
         AskedCall(2, "reason", "p2", "be brief", ("three\n\nfive",), "", 4),
     )
-    found = SystemAnswer(prediction, ("Nobody",), {"num_paths": 2.0})
+    found = SystemAnswer(prediction, ("Nobody",), {"num_paths": 2.0}, plans=(("directed_by", "^written_by"),))
     fields = {"status": "answered", "calls": calls, "faithful": (True, False), "num_invented": 1, "confidence": 0.25}
     return Answered(question, found, **{**fields, **changes})  # type: ignore[arg-type]
 
@@ -50,6 +50,7 @@ def test_a_row_holds_what_was_answered_what_it_rests_on_and_what_the_model_said_
     assert (row["status"], row["error"], row["stopped"]) == ("answered", None, None)
     assert (row["topics"], row["topic_source"], row["unmatched"]) == ([7], "gold", ["Nobody"])
     assert dict(row["counts"]) == {"num_paths": 2, "num_invented": 1}
+    assert row["plans"] == ["directed_by → ^written_by"]
     assert (row["raw"], row["confidence"]) == ("three\n\nfive", 0.25)
     assert (row["num_calls"], row["seconds"], row["money"]) == (0, 0, 0)  # nothing was metered
 
