@@ -164,7 +164,8 @@ class Asked:
     def pool(self, purpose: str) -> list[tuple[LabelPath, bool]]:
         """Return plans that teach and wrong ones as hard as can be found, shuffled, each with: does it teach?
 
-        A share of the pools, ``abstain``, holds wrong plans alone. None where nothing teaches.
+        Of the wrong ones about half are a step longer or shorter than a right one. A share of the pools, ``abstain``,
+        holds wrong plans alone. None where nothing teaches.
         """
         draw, reasoner, source = self.draw(purpose), self.source.reasoner, self.source
         rows = draw.sample(self.teaching, min(reasoner.paths_per_question, len(self.teaching)))
@@ -172,7 +173,7 @@ class Asked:
         if rows and reasoner.wrong_plans and source.space is not None:
             graph = self.search.graph
             known = [path for row in (rows[0], *self.rows) if (path := to_relations(graph, row.path))]
-            wrong = wrong_plans(graph, source.space, self.question, known, draw)
+            wrong = wrong_plans(graph, source.space, self.question, known, draw, off_by_one=True)
             wanted = draw.randint(1, reasoner.wrong_plans)
             bad = [(to_labels(graph, path), False) for path in islice(wrong, wanted)] if known else []
             found = bad if bad and draw.random() < reasoner.abstain else found + bad

@@ -190,6 +190,9 @@ def _parse_pair(line: str, clues: Options, options: Options) -> ClueMatch | None
 # ------ score_relations: which relations at the frontier lead on to an answer? (EPERM's retriever, Think-on-Graph.)
 
 
+USUAL = 3  # relations to be named
+
+
 @dataclass(frozen=True, slots=True)
 class RelationsCase:
     """A question, the path so far, and the relations that go on from it."""
@@ -199,7 +202,7 @@ class RelationsCase:
     question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     path: tuple[str, ...] = ()  # steps so far
-    budget: int = 3  # relations to be named at most
+    budget: int = USUAL  # relations to be named at most
     scores: tuple[float, ...] | None = None  # taught, per relation: the share of golds in what is reached through it
 
 

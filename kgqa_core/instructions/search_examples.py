@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kgqa_core.instructions.examples import Asked, Made
 
 MAX_RELATIONS = 40  # of one prompt; those that lead to golds always are
+MOST_NAMED = 8  # relations that one prompt asks for: as wide as a beam may be
 SIZES = (1, 4, 8)  # candidates of one prompt
 MAX_TRIPLES = 5  # around each of them, as EPERM shows
 MAX_LOOKED_AT = 50  # entities of one layer that are scored, to choose candidates from
@@ -106,7 +107,8 @@ def score_relations_cases(asked: Asked) -> Made:
         if offered:
             topics, values = asked.names(asked.question.topics), tuple(worth[step] for step in offered)
             text, id = asked.question.text, asked.question.id
-            cases.append(scores.RelationsCase(text, tuple(offered), id, topics, path, scores=values))
+            budget = draw.randint(1, MOST_NAMED)
+            cases.append(scores.RelationsCase(text, tuple(offered), id, topics, path, budget, values))
     for case in cases:
         yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(cases)
 
@@ -180,13 +182,17 @@ def score_entities_cases(asked: Asked) -> Made:
 
 
 def enough_cases(asked: Asked) -> Made:
-    """Paths of a teaching plan that end right (enough), or that stop a step short, or stray; others stray with them."""
+    """Paths of a teaching plan that end right (enough), or are on their way; or none of them. Others stray with them.
+
+    As in a beam, all have the same number of steps.
+    """
     if (meant := asked.meant) is None:
         return
     question, search, draw = asked.question, asked.search, asked.draw("enough_information")
     path, enough = meant.path, draw.random() < 0.5
-    strays = [one.path for one in (stray(asked, draw, len(path)) for _ in range(NUM_STRAYS)) if one]
-    main = path if enough else path[:-1] or (strays.pop() if strays else ())
+    depth = len(path) if enough else draw.randint(1, len(path))
+    strays = [one.path for one in (stray(asked, draw, depth) for _ in range(NUM_STRAYS)) if one]
+    main = path[:depth] if enough or depth < len(path) else strays.pop() if strays else ()
     shown: list[ScoredPath] = []
     for plan in dict.fromkeys((main, *strays) if main else ()):
         found = gather_evidence(search, question.topics, [(plan, 1.0)], max_paths=asked.source.reasoner.max_paths)

@@ -15,7 +15,7 @@ from kgqa_core.instructions.answers import Answers, Explained, match_answers, wi
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion, weigh_plans
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.instructions.scores import RelationsCase, ScoreRelationsInstruction, Scores
+from kgqa_core.instructions.scores import USUAL, RelationsCase, ScoreRelationsInstruction, Scores
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding
 from kgqa_core.systems.types import Ask, Reply, Rounds, SystemAnswer
@@ -58,7 +58,10 @@ is that begins with it (ours). Then none is left out or misread. If nobody can t
 def ask_relations(prompts: Prompts, case: RelationsCase, how: Relations, decoding: Decoding = GREEDY) -> Ask[Scores]:
     """Return the call that scores the relations of a case."""
     instruction = ScoreRelationsInstruction(prompts)
-    return Ask(instruction, case, decoding, instruction.lines(case) if how == "weighed" else ())
+    if how == "written":
+        return Ask(instruction, case, decoding)
+    case = replace(case, budget=USUAL)  # how many may be named does not matter: what every adapter was taught
+    return Ask(instruction, case, decoding, instruction.lines(case))
 
 
 def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:

@@ -158,7 +158,8 @@ def test_scores_tell_what_the_finder_would_know_and_only_supported_answers_are_t
         taught = set(example.target.splitlines())
         low = {name for name, score in golds.items() if score < 0.8 * scored[0][1] - 0.01}  # shown with two digits
         assert taught >= {name for name, score in golds.items() if score > 0.8 * scored[0][1] + 0.01}
-        assert not low & taught or taught == {max(golds, key=lambda name: golds[name])}
+        best = {name for name, score in golds.items() if score == max(golds.values())}  # of equal digits either one
+        assert not low & taught or (taught <= best and len(taught) == 1)
         dropped += bool(low)
     assert sum(right) / len(right) > 2 * sum(wrong) / len(wrong)
     assert dropped
