@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import is_evidence
+from kgqa_core.instructions.hard_negatives import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives, random_plan
 from kgqa_core.systems.answering import PlanSource
@@ -99,6 +100,20 @@ def test_plans_that_begin_as_the_gold_plan_does_are_taken_first(forty: Forty, sp
     """From the director of Salt Road one may also go to his films; ^directed_by and ^starred share its first step."""
     pool = find_hard_negatives(forty.graph, space, [forty.question("born")], forty.plans)["born"]
     assert set(pool) == {("directed_by", "born_in"), ("directed_by", "^directed_by"), ("directed_by", "^starred")}
+
+
+def test_plans_that_are_a_step_too_long_or_too_short_are_mixed_in_where_they_are_wanted(
+    forty: Forty, space: PathConstraints
+) -> None:
+    """Of "born", whose plan has two steps, the shorter one and those that go on; both kinds come early."""
+    question, right = forty.question("born"), to_relations(forty.graph, forty.plans["born"][0])
+    assert right is not None
+    firsts = set()
+    for seed in range(40):
+        wrong = [*wrong_plans(forty.graph, space, question, [right], random.Random(seed), off_by_one=True)]
+        assert sorted(wrong) == sorted(wrong_plans(forty.graph, space, question, [right], random.Random(seed)))
+        firsts.add((len(wrong[0]), wrong[0][:1] == right[:1]))
+    assert firsts == {(1, True), (2, True), (3, True)}
 
 
 def test_the_order_follows_from_the_seed_alone(forty: Forty, space: PathConstraints) -> None:
