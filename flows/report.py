@@ -25,6 +25,7 @@ from isal import isal_zlib
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.predictions import read_source
+from tasks.traces import with_tokens
 
 PAGES = Path(__file__).with_name("viewer")
 CHUNK = 20  # questions of one data file
@@ -328,9 +329,10 @@ def _answered(
             "system": strings.put(call["system_prompt"]) if call["system_prompt"] else [],
             "texts": [strings.put(text) for text in call["texts"]],
             "problem": call["problem"],
+            "read": call["num_prompt_tokens"],
             "tokens": call["num_tokens"],
         }
-        for call in calls
+        for call in with_tokens(row, calls)
     ]
     return {
         "answers": row["prediction"][:NAMES_KEPT],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -69,7 +69,7 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
     asked: dict[str, list[dict[str, Any]]] = {id: [] for id in chosen}
     for row in _rows_of(calls, chosen):
         asked[row["question_id"]].append(row)
-    return [TracedQuestion(kinds[id][0], right[id], rows[id], _with_tokens(rows[id], asked[id])) for id in chosen]
+    return [TracedQuestion(kinds[id][0], right[id], rows[id], with_tokens(rows[id], asked[id])) for id in chosen]
 
 
 def _kind(row: dict[str, Any], right: bool) -> Kind:
@@ -87,11 +87,11 @@ def _rows_of(path: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
         return [row for batch in batches for row in batch]
 
 
-def _with_tokens(row: dict[str, Any], asked: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_tokens(row: Mapping[str, Any], asked: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a question's calls in order, its prompt tokens shared out by their lengths: only their sum is known."""
     calls = sorted(asked, key=lambda call: int(call["number"]))
     lengths = [0 if call["problem"] == UNASKED else len(call["prompt"]) + len(call["system_prompt"]) for call in calls]
-    shares = share_out(row["num_prompt_tokens"], lengths)
+    shares = share_out(row.get("num_prompt_tokens") or 0, lengths)
     return [{**call, "num_prompt_tokens": tokens} for call, tokens in zip(calls, shares, strict=True)]
 
 

@@ -310,7 +310,7 @@
       run.lost && h("p", {}, h("strong", {}, `Lost: ${run.lost}`), ` (${overview.reasons[run.lost]}). ${ranks}`),
       run.plans.length ? h("details", {}, h("summary", {}, many(run.plans.length, "plan")), h("ol", {}, run.plans.map(plan => h("li", {}, plan)))) : null,
       run.paths.length ? h("details", {}, h("summary", {}, many(run.paths.length, "path")), h("ul", {}, run.paths.map(path => h("li", {}, path.map(triple => `(${triple.join(", ")})`).join(" → "))))) : null,
-      run.calls.map((call, at) => h("details", {}, h("summary", {}, `${at + 1}. ${call.what}${call.problem ? `: ${call.problem}` : ""} · ${call.tokens ? `${many(call.tokens, "token")} written` : "nothing written"}`),
+      run.calls.map((call, at) => h("details", {}, h("summary", {}, `${at + 1}. ${call.what}${call.problem ? `: ${call.problem}` : ""} · ${call.read ? `about ${many(call.read, "token")} read, ` : ""}${call.tokens ? `${many(call.tokens, "token")} written` : "nothing written"}`),
         call.system.length ? h("pre", { tabindex: 0 }, text(call.system)) : null, h("pre", { tabindex: 0 }, text(call.prompt)), call.texts.map(reply => h("pre", { class: "R", tabindex: 0 }, text(reply))))));
   }
 

@@ -208,6 +208,8 @@ def test_a_configuration_is_shown_with_what_its_run_compared(
     assert {*names} >= {"fiske", "explorer alone"}
     first = data(page.parent, "q0000")["questions"][0]["runs"]
     assert first[names.index("rog")]["plans"] and not first[names.index("fiske")]["plans"]
+    calls = first[names.index("rog")]["calls"]
+    assert sum(call["read"] for call in calls) == first[names.index("rog")]["num_prompt_tokens"] > 0
 
 
 def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_explorer_walked(
