@@ -22,13 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from uuid import uuid4
 
 from kgqa_core.errors import ArtifactError, KgqaError, shorten
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MANIFEST = "manifest.json"
 NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal builds differ in them
@@ -324,8 +321,8 @@ def write_json(path: Path, value: object) -> None:
         os.fsync(stream.fileno())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write safetensors; raise MemoryError where memory is too full for it."""
+def write_tensors(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str] | None = None) -> None:
+    """Write torch's tensors as safetensors; raise MemoryError where memory is too full for it."""
     from safetensors.torch import save_file
 
     arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
