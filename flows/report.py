@@ -346,7 +346,7 @@ def _answered(
         "ranks": ranks,
         "num_golds": len(golds),
         "num_candidates": len(candidates),
-        "paths": [paths[text] for text in row["paths"]],
+        "paths": [paths[text] for text in row["paths"] if paths[text]],
         "plans": row.get("plans", [])[:PATHS_KEPT],
         "counts": {name: value for name, value in row.get("counts") or () if value},
         "calls": told,

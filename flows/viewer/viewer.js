@@ -80,7 +80,7 @@
       for (const link of document.querySelectorAll("nav a.about")) link.hidden = !overview.about;
       const page = path.startsWith("/q/") ? await question(decodeURIComponent(path.slice(3)), query)
         : path === "/questions" ? await questions(query) : path === "/data" ? await data() : path === "/curves" ? await curves() : front();
-      main.replaceChildren(...page);
+      main.replaceChildren(...page.filter(part => part));
       document.title = `${main.querySelector("h2")?.textContent || "Report"} · ${overview.title}`;
       const left = overview.live && sessionStorage.getItem(LEFT_AT);  // by the version before
       if (left) window.scrollTo(0, Number(left) + main.offsetTop);

@@ -163,6 +163,12 @@ def test_what_a_model_says_from_memory_was_lost_by_no_search(tmp_path: Path) -> 
     assert [first["runs"][0]["lost"], second["runs"][0]["lost"]] == ["not searched", ""]
 
 
+def test_an_answer_without_evidence_has_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.flows.test_report.PATH", "")
+    page = build([("bare", write_run(tmp_path, "bare", (1,)))], tmp_path / "bare", title="bare", beside=Beside(NOTHING))
+    assert data(page.parent, "q0000")["questions"][0]["runs"][0]["paths"] == []
+
+
 def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[str, Path]]) -> None:
     texts = ["(Up, made_by, Pixar)", "(Monster, Inc., made_by, Pixar, Emeryville)", "(a, b, c, d)", "nothing"]
     assert read_paths(texts) == {

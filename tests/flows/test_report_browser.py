@@ -115,6 +115,7 @@ def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     page.get_by_role("row", name="wrong").get_by_role("link", name="1").click()  # two clicks lead to the reason
     page.get_by_role("row").nth(1).get_by_role("link").click()
     chosen = page.locator("section.chosen")
+    assert "null" not in page.locator("main").inner_text()  # in the place of what the explorer did not walk
     assert "Lost: pruned" in chosen.inner_text() and chosen.get_attribute("aria-label") == "wrong"
     drawn = page.get_by_role("img", name="those of wrong stand out")
     assert drawn.locator(".topic").count() == 1  # Italy alone, though Rome is the head
