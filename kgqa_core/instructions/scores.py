@@ -190,7 +190,7 @@ def _parse_pair(line: str, clues: Options, options: Options) -> ClueMatch | None
 # ------ score_relations: which relations at the frontier lead on to an answer? (EPERM's retriever, Think-on-Graph.)
 
 
-USUAL = 3  # relations to be named
+USUAL_BUDGET = 3  # relations to be named at most: what every adapter was taught, the shipped one nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class RelationsCase:
     question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     path: tuple[str, ...] = ()  # steps so far
-    budget: int = USUAL  # relations to be named at most
+    budget: int = USUAL_BUDGET  # relations to be named at most
     scores: tuple[float, ...] | None = None  # taught, per relation: the share of golds in what is reached through it
 
 

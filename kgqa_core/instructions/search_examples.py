@@ -184,7 +184,7 @@ def score_entities_cases(asked: Asked) -> Made:
 def enough_cases(asked: Asked) -> Made:
     """Paths of a teaching plan that end right (enough), or are on their way; or none of them. Others stray with them.
 
-    As in a beam, all have the same number of steps.
+    As in a beam, all have the same number of steps, where a stray finds so many.
     """
     if (meant := asked.meant) is None:
         return

@@ -15,7 +15,7 @@ from kgqa_core.instructions.answers import Answers, Explained, match_answers, wi
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion, weigh_plans
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.instructions.scores import USUAL, RelationsCase, ScoreRelationsInstruction, Scores
+from kgqa_core.instructions.scores import USUAL_BUDGET, RelationsCase, ScoreRelationsInstruction, Scores
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding
 from kgqa_core.systems.types import Ask, Reply, Rounds, SystemAnswer
@@ -60,7 +60,7 @@ def ask_relations(prompts: Prompts, case: RelationsCase, how: Relations, decodin
     instruction = ScoreRelationsInstruction(prompts)
     if how == "written":
         return Ask(instruction, case, decoding)
-    case = replace(case, budget=USUAL)  # how many may be named does not matter: what every adapter was taught
+    case = replace(case, budget=USUAL_BUDGET)  # how many may be named does not matter: what every adapter was taught
     return Ask(instruction, case, decoding, instruction.lines(case))
 
 

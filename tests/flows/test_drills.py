@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,28 @@ def test_where_memory_is_really_full_batches_are_halved_or_one_message_says_what
     found = full_memory(tmp_path, "", points=0)
     assert found["explorer, 40 MB"]["made"] and found["explorer, 40 MB"]["halvings"]
     assert not found["explorer, 3 MB"]["made"] and "explorer.edge_budget" in found["explorer, 3 MB"]["said"][0]
+
+
+SAVER = """\
+import re, resource, sys
+from pathlib import Path
+import safetensors.torch, torch
+from kgqa_core.artifacts import write_tensors
+(used,) = re.findall(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text())
+resource.setrlimit(resource.RLIMIT_DATA, (1024 * (int(used) + 512), resource.RLIM_INFINITY))
+try:
+    write_tensors(Path(sys.argv[1]), {"w": torch.zeros(2)})
+except MemoryError:
+    sys.exit(7)
+"""
+
+
+def test_tensors_for_which_memory_is_too_full_are_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    """Half a megabyte is left; the library asks for one, and aborts."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    command = [sys.executable, "-c", SAVER, str(tmp_path / "w.safetensors")]
+    assert subprocess.run(command, env=environment, check=False).returncode == 7
+    assert not [*tmp_path.iterdir()]
 
 
 def test_while_a_dataset_is_busy_a_second_retraining_is_cancelled_where_that_is_wanted(
