@@ -7,6 +7,7 @@ Algorithm 1) follows plans in the part; the predictor reads the paths with their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
@@ -60,7 +61,7 @@ class EpermSection(Section):
     finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
     max_paths: Annotated[int, Field(ge=1)] = 40
     least_share: Share = 0.0  # of the best path's score; worse paths are not shown
-    # after each path its score; or another's of the same question, drawn by seed; or none, and nothing said of scores
+    # by which paths are ordered, left out and read: their own; another's of the same question, drawn by seed; none
     scores: Literal["real", "shuffled", "hidden"] = "real"
     order: Literal["score", "drawn"] = "score"  # of the paths; drawn by seed: then their scores alone tell them apart
     predictor: Literal["lm", "none"] = "lm"  # none: all that the paths end at (Table 4, w/o answer predictor)
@@ -175,13 +176,13 @@ class Eperm(System):
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
 
     def _shown(self, question: Question, paths: Sequence[ScoredPath]) -> tuple[ScoredPath, ...]:
-        """Return the paths as they are shown: a drawn order is the same whatever becomes of the scores."""
-        draw = Random(f"{self.seed}:{question.id}")
-        drawn, scores = draw.sample(paths, len(paths)), draw.sample([path.score for path in paths], len(paths))
-        shown = drawn if self.settings.order == "drawn" else paths
-        if self.settings.scores != "shuffled":
-            return tuple(shown)
-        return tuple(replace(path, score=score) for path, score in zip(shown, scores, strict=True))
+        """Return the paths in the order in which they are shown: a drawn one has nothing to do with their scores."""
+        if self.settings.order == "score":
+            return tuple(paths)
+        return tuple(self._draw(question).sample(sorted(paths, key=lambda path: path.text), len(paths)))
+
+    def _draw(self, question: Question) -> Random:
+        return Random(f"{self.seed}:{question.id}")
 
     # The retriever: a beam of relation paths from the topics; what they walk is the question's part.
 
@@ -255,7 +256,7 @@ class Eperm(System):
                 best = self._best(layer, own)
                 trail.scores.append(best)
                 trail.layers.append(np.array(sorted(best), dtype=np.int64) if self.settings.entity_scores else layer)
-        return replace(self._gather(trails, part), num_left_out=num_unasked)
+        return replace(self._gather(question, trails, part), num_left_out=num_unasked)
 
     def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
         """Return the plans that lead somewhere, as far as is known, heaviest first."""
@@ -299,7 +300,7 @@ class Eperm(System):
         scored = given | dict.fromkeys(silent, UNSCORED)
         return dict(sorted(scored.items(), key=lambda one: (-one[1], one[0]))[:most])
 
-    def _gather(self, trails: Sequence[_Trail], part: Part) -> Evidence:
+    def _gather(self, question: Question, trails: Sequence[_Trail], part: Part) -> Evidence:
         """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
         distinct: dict[str, _Path] = {}
         for path in chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails))):
@@ -308,16 +309,20 @@ class Eperm(System):
             if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
                 break  # none is better than another: those of every plan in turns
         found = list(distinct.values())
-        worth = np.array([path.weight * float(np.prod(path.scores)) for path in found])
-        order = np.argsort(-worth, kind="stable")[: self.settings.max_paths]
-        kept = [found[place] for place in order if worth[place] >= self.settings.least_share * worth.max()]
-        shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
-        totals: dict[int, float] = {}
-        for path, share in zip(kept, shares, strict=True):
-            totals[end_of(path.steps)] = totals.get(end_of(path.steps), 0.0) + share
+        scores = score_paths([path.weight for path in found], [path.scores for path in found])
+        if self.settings.scores == "shuffled":
+            scores = self._draw(question).sample(scores, len(scores))
+        elif self.settings.scores == "hidden":
+            scores = [1.0] * len(found)
+        order = sorted(range(len(found)), key=lambda place: -scores[place])[: self.settings.max_paths]
+        kept = [place for place in order if scores[place] >= self.settings.least_share * max(scores)]
+        total, totals = math.fsum(scores[place] for place in kept), dict[int, float]()
+        for place in kept:
+            end = end_of(found[place].steps)
+            totals[end] = totals.get(end, 0.0) + scores[place]
         return Evidence(
-            paths=tuple(replace(path.shown, score=share) for path, share in zip(kept, shares, strict=True)),
-            steps=tuple(path.steps for path in kept),
+            paths=tuple(replace(found[place].shown, score=scores[place] / total) for place in kept),
+            steps=tuple(found[place].steps for place in kept),
             ends=tuple(sorted(totals, key=lambda end: -totals[end])),
             num_left_out=0,
         )

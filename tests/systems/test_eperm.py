@@ -221,7 +221,7 @@ FIRST = "Port Amber → mayor → m.2 → holder → Mara Quill"
     ("settings", "first", "num"),
     [
         ({"weighted_plans": False}, f"{FIRST} (score 0.52)", 4),  # .9 of 1.72
-        ({"scores": "hidden"}, FIRST, 4),
+        ({"scores": "hidden", "least_share": 1.0}, FIRST, 4),  # nothing to leave a path out by
         ({"least_share": 0.0}, f"{FIRST} (score 0.64)", 4),
         ({"least_share": 0.25}, f"{FIRST} (score 0.75)", 2),
         ({"least_share": 1.0}, f"{FIRST} (score 1.00)", 1),
@@ -251,10 +251,11 @@ def shown_with(forty: Forty, seed: int, **settings: object) -> tuple[list[str], 
     model = ScriptedModel().on("reason", "", "Port Amber")
     asked = replace(system(forty, **plans, **settings), seed=seed)  # type: ignore[arg-type]
     (answered,) = answer_all(asked, [forty.question("born")], forty.search, model)
-    assert answered.error == "" and answered.faithful == (True,)
     (prompt,) = model.prompts_of("reason")
+    lines = lines_under(prompt, "Paths:")
+    assert answered.error == "" and answered.faithful == (any("Port Amber" in line for line in lines),)
     assert ("score" in prompt) == (settings.get("scores") != "hidden")  # no wording about what is not there
-    return lines_under(prompt, "Paths:"), read_by_scores(prompt)
+    return lines, read_by_scores(prompt)
 
 
 def test_whoever_reads_scores_loses_where_they_are_shuffled_or_hidden(forty: Forty) -> None:
@@ -272,6 +273,17 @@ def test_whoever_reads_scores_loses_where_they_are_shuffled_or_hidden(forty: For
     assert max(right["shuffled"], right["hidden"]) < 17  # half of the paths end there
     assert shown_with(forty, 3, scores="shuffled") == shown_with(forty, 3, scores="shuffled")
     assert shown_with(forty, 0, scores="real")[0] == shown_with(forty, 1, scores="real")[0]  # by score, unless told
+
+
+def test_shuffled_scores_choose_the_paths_that_are_shown(forty: Forty) -> None:
+    """The path that leads to the gold is the best; under another's score it may be left out before anyone reads it."""
+    shown = {
+        scores: [shown_with(forty, seed, scores=scores, least_share=1.0)[0] for seed in range(20)]
+        for scores in ("real", "shuffled")
+    }
+    ((best,),) = {tuple(lines) for lines in shown["real"]}
+    assert {len(lines) for lines in shown["shuffled"]} == {1}
+    assert 0 < sum(lines == [best] for lines in shown["shuffled"]) < 20
 
 
 def test_without_the_predictor_all_ends_are_answers(forty: Forty) -> None:

@@ -334,6 +334,6 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 STAGES = (
     Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
     Stage(CHOICE, 1, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 13, "evaluate system", _system_specs, answer_questions),
+    Stage("system", 14, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
 )
