@@ -11,11 +11,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from distributed import Client, Security
+from jsonschema import ValidationError, validate
 
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
@@ -25,6 +29,7 @@ from tasks.leftovers import process_started
 from tests.conftest import Start
 
 PROJECT = Path(__file__).resolve().parents[2]
+MANIFEST = PROJECT / "docs" / "dask-cluster.yaml"
 
 
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -155,15 +160,17 @@ def start_scheduler(start: Start, folder: Path) -> tuple[subprocess.Popen[str], 
     """Start a scheduler on a free port, and return it with its address."""
     file = folder / "scheduler.json"
     options = (*LOCAL, "--port", 0, "--dashboard-address", "127.0.0.1:0", "--scheduler-file", file)
-    scheduler = start(DASK, "scheduler", *options, **QUIET)
+    return start(DASK, "scheduler", *options, **QUIET), wait_for(file)
+
+
+def wait_for(file: Path) -> str:
+    """Return the address that a scheduler writes when it listens."""
     until = time.monotonic() + 120
-    while True:
-        try:
-            return scheduler, json.loads(file.read_text())["address"]
-        except (OSError, ValueError):
-            assert scheduler.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.1)
+    while time.monotonic() < until:
+        with suppress(OSError, ValueError):
+            return str(json.loads(file.read_text())["address"])
+        time.sleep(0.1)
+    raise TimeoutError(file)
 
 
 def double(number: int) -> tuple[int, int]:
@@ -222,3 +229,64 @@ def test_the_recipe_for_slurm_gives_workers_what_they_need(tmp_path: Path) -> No
         and " --nworkers 8 " in script
         and " --tls-key " in script.partition("distributed.cli.dask_worker")[2]
     )
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema that takes no field which it does not name, so that a slip of the pen is one."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    refuses = "properties" in schema and schema.get("type") == "object"
+    return {key: closed(value) for key, value in schema.items()} | ({"additionalProperties": False} if refuses else {})
+
+
+def test_the_manifest_for_kubernetes_is_one_that_the_operator_takes() -> None:
+    """docs/dask-cluster.yaml against the resource's definition, which the operator installs."""
+    package = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"
+    definition = yaml.safe_load(Path(str(distribution("dask-kubernetes").locate_file(package))).read_text("utf-8"))
+    (version,) = definition["spec"]["versions"]
+    schema = closed(
+        {"type": "object", "properties": {"spec": version["schema"]["openAPIV3Schema"]["properties"]["spec"]}}
+    )
+    manifest = yaml.safe_load(MANIFEST.read_text("utf-8"))
+    assert manifest["apiVersion"] == f"{definition['spec']['group']}/{version['name']}"
+    assert manifest["kind"] == definition["spec"]["names"]["kind"]
+    validate({"spec": manifest["spec"]}, schema)
+    with pytest.raises(ValidationError, match="volumeMount"):
+        slip = json.loads(json.dumps(manifest["spec"]).replace("volumeMounts", "volumeMount"))
+        validate({"spec": slip}, schema)
+    for pod in (manifest["spec"]["scheduler"]["spec"], manifest["spec"]["worker"]["spec"]):
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_manifest_make_a_cluster(start: Start, tmp_path: Path) -> None:
+    """As they stand there, but for what one machine has otherwise: host, ports, folders and the worker's name."""
+    manifest, security = yaml.safe_load(MANIFEST.read_text("utf-8")), Security.temporary()
+    files = {name: tmp_path / name for name in ("ca_file", "client_cert", "client_key")}
+    for name, file in files.items():
+        file.write_text(getattr(security, f"tls_{name}"))
+
+    def launch(role: str, here: dict[str, str], *more: object) -> None:
+        (container,) = manifest["spec"][role]["spec"]["containers"]
+        words = [*container["command"], *container["args"]]
+        for there, mine in {"/tls/": f"{tmp_path}/", **here}.items():
+            assert any(there in word for word in words), there
+            words = [word.replace(there, mine) for word in words]
+        assert words[0] == "dask"
+        start(DASK, *words[1:], "--host", "127.0.0.1", *more, **QUIET)
+
+    noted = tmp_path / "scheduler.json"
+    launch("scheduler", {"8786": "0", ":8787": "127.0.0.1:0"}, "--scheduler-file", noted)
+    address = wait_for(noted)
+    assert address.startswith("tls://")
+    here = {"tls://kgqa-scheduler:8786": address, "$(DASK_WORKER_NAME)": "kgqa-0"}
+    launch("worker", here, "--local-directory", tmp_path)
+    section = ClusterSection(
+        address=address, tls_ca=files["ca_file"], tls_cert=files["client_cert"], tls_key=files["client_key"]
+    )
+    with open_cluster(section, home=tmp_path, timeout=120) as client:
+        assert [one["name"] for one in client.scheduler_info()["workers"].values()] == ["kgqa-0"]
+        assert [result for result, _ in fan_out(client)(double, range(3))] == [0, 2, 4]
