@@ -27,7 +27,7 @@ def list_(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     pipeline = open_run(conf, settings)
     with working("looking"):
         found = [describe(pipeline, line) for line in pipeline.builds()]
-        now = {key: artifact.fingerprint for key, artifact in pipeline.accepted().items()}
+        now = pipeline.accepted_note()
         of_now = [number for number, one in enumerate(found) if one["stages"] == now and one["what"] != "refused"]
         found = [{**one, "current": number in of_now[-1:]} for number, one in enumerate(found)]
     if as_json:
@@ -40,7 +40,7 @@ def list_(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
             one["when"] or "–",
             f"{one['what']} from {one['left']}" if one["left"] else one["what"],
             *(f"{one[name]:,}" if one["whole"] else "gone" for name in ("entities", "triples", "questions")),
-            "readers get this" if one["current"] else "",
+            ("readers get this" if one["whole"] else "readers had this") if one["current"] else "",
         )
         for one in found
     ]

@@ -9,6 +9,7 @@ import typer
 
 from flows.cli_output import print_json, print_status, print_table, say
 from flows.cli_session import Json, Settings, open_run, working
+from kgqa_core.errors import ArtifactError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,23 +38,30 @@ def status(
         return
     from dataclasses import asdict
 
+    from kgqa_core.artifacts import Artifact
     from tasks.outbox import killed, waiting
 
-    pipeline = open_run(conf, settings)
+    pipeline, accepted, lost = open_run(conf, settings), dict[str, Artifact](), ""
     with working("looking"):
-        stages, accepted = pipeline.status(), pipeline.accepted_instead()
+        stages = pipeline.status()
+        try:
+            accepted = pipeline.accepted_instead()
+        except ArtifactError as problem:
+            lost = str(problem)
         left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
     runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
     if as_json:
         instead = {key: artifact.fingerprint for key, artifact in accepted.items()}
         found = {"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs}
-        print_json({**found, "accepted_instead": instead})
+        print_json({**found, "accepted_instead": instead, "accepted_lost": lost})
     else:
         print_status(stages, pipeline.home, runs)
         for key, artifact in accepted.items():
             say(
                 f"{key} was not accepted; accepted is {'/'.join(artifact.folder.parts[-2:])} (kgqa build CONF --accept)"
             )
+        if lost:
+            say(lost)
 
 
 def show_home(as_json: bool) -> None:

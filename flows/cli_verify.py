@@ -62,5 +62,6 @@ def verify(
         first, files = next(iter(damaged.items()))
         more = f", and {len(damaged) - 1} more artifacts (--json lists them)" if len(damaged) > 1 else ""
         raise ArtifactError(
-            f"damaged: {first}: {', '.join(files[:3])}{more}. Removed (--remove), they are made again by the next run"
+            f"damaged: {first}: {', '.join(files[:3])}{more}. Removed (--remove), they are made again by the next run, "
+            "unless their source has changed since"
         )

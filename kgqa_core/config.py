@@ -231,7 +231,8 @@ class RunConfig(Section):
             if self.plans is None:
                 yield "missing key 'plans': a dataset of plans is for planners"
         if self.explorer and self.explorer.learn_dev and self.evaluation.split == "dev":
-            yield "explorer.learn_dev: dev questions teach, so they cannot be scored; set another evaluation.split"
+            cure = "set another evaluation.split, or explorer.learn_dev: false, which trains again"
+            yield f"explorer.learn_dev: dev questions teach, so they cannot be scored; {cure}"
         if self.explorer and self.explorer.learn_dev and self.systems and self.systems.choose.grids:
             yield "explorer.learn_dev: dev questions teach, so nothing can be chosen on them; leave systems.choose out"
         if "generator" in planners and lm is None:

@@ -97,14 +97,17 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
         return []
     last = pipeline.accepted()
     both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
-    if last and not set(both) >= NEEDED:
+    is_whole = set(both) >= NEEDED
+    if last and not is_whole:
         _log.warning("the last accepted build is not whole any more: nothing to compare with")
-    if not accept and (left := pipeline.left_at(content_of(now))):
+    said, when = pipeline.last_said(content_of(now))
+    if not accept and (said == "left" or (said == "refused" and not is_whole)):
+        what = "readers were taken back from it" if said == "left" else "it was refused"
         raise DriftError(
-            f"readers of {pipeline.config.name!r} were taken back from this build at {left} (kgqa builds list CONF). "
+            f"this build of {pipeline.config.name!r} is not to be used: {what} at {when} (kgqa builds list CONF). "
             "To go on from it all the same: kgqa build CONF --accept"
         )
-    if not set(both) >= NEEDED or all(last[key].content == now[key].content for key in both):
+    if not is_whole or all(last[key].content == now[key].content for key in both):
         pipeline.accept(now)
         return []
     compare = partial(_compare, pipeline, *({key: build[key] for key in both} for build in (last, now)))

@@ -231,10 +231,16 @@ class Pipeline:
             when = datetime.now(UTC).isoformat(timespec="seconds")
             _write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
-    def left_at(self, content: str) -> str | None:
-        """Return when readers were taken back from a build of this content, unless it was accepted since."""
+    def last_said(self, content: str) -> tuple[str, str | None]:
+        """Return what was said last of a build of this content, and when: accepted, refused, left, or nothing ("").
+
+        *Left* is a build from which readers were taken back.
+        """
         about = [line for line in self.builds() if content in (line["content"], line.get("left_content"))]
-        return about[-1]["when"] if about and about[-1].get("left_content") == content else None
+        if not about:
+            return "", None
+        is_left = about[-1].get("left_content") == content
+        return "left" if is_left else "refused" if about[-1]["what"] == "refused" else "accepted", about[-1]["when"]
 
     def roll_back(self, to: str | None = None) -> dict[str, str]:
         """Let readers have an earlier accepted build, the last one or that whose id begins with ``to``; return it.
@@ -247,7 +253,7 @@ class Pipeline:
             for line in reversed(self.builds())
             if line["what"] != "refused" and line["stages"] != now
         }
-        left = {name for name, line in earlier.items() if self.left_at(line["content"])}
+        left = {name for name, line in earlier.items() if self.last_said(line["content"])[0] == "left"}
         wanted = [name for name in earlier if (name.startswith(to) if to else name not in left)]
         if not wanted or (to and len(wanted) > 1):
             ids = ", ".join(f"{name} (rolled back from)" if name in left else name for name in earlier) or "none"
@@ -266,15 +272,32 @@ class Pipeline:
         found = {key: self._read(self.specs[key].stage, one) for key, one in stages.items() if key in self.specs}
         return {key: artifact for key, artifact in found.items() if artifact}
 
+    def accepted_note(self) -> dict[str, str]:
+        """Return the fingerprint of each stage of the last accepted build, be it there or not."""
+        return read_note(self._accepted)
+
     def accepted(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build that are still there."""
-        return self.read_build(read_note(self._accepted))
+        return self.read_build(self.accepted_note())
 
     def accepted_instead(self) -> dict[str, Artifact]:
-        """Return the stages of the last accepted build where what is there now is another one: it was not accepted."""
-        found: dict[str, Artifact | None] = {}
+        """Return the stages of the last accepted build where what is there now is another one: it was not accepted.
+
+        A build that other settings made is another one, and was accepted. Raises ArtifactError where the accepted
+        build is not whole any more: half of it and half of another make no graph.
+        """
+        note, found = read_note(self._accepted), dict[str, Artifact | None]()
+        now = {key: it for key in note if key in self.specs and (it := self.find(key, found))}
+        if not now or (now.keys() == note.keys() and self.last_said(content_of(now))[0] == "accepted"):
+            return {}
         last = self.accepted()
-        return {key: it for key, it in last.items() if (now := self.find(key, found)) and now.content != it.content}
+        if gone := sorted(note.keys() - last.keys()):
+            raise ArtifactError(
+                f"the last build of {self.config.name!r} was not accepted, and {', '.join(gone)} of the accepted one is"
+                " gone or damaged. kgqa builds rollback CONF goes back to an earlier one, kgqa build CONF --accept"
+                " takes the last one, and kgqa sql --refused reads it"
+            )
+        return {key: it for key, it in last.items() if key in now and now[key].content != it.content}
 
     def use_accepted(self) -> dict[str, Artifact]:
         """Find the accepted build, and what was made of it, from now on; return ``accepted_instead``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,45 @@ def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Pa
     assert hashes(towns) == before
 
     write_triples(towns, TRIPLES[:6])  # the build that was left is taken for no new one
-    with pytest.raises(DriftError, match=r"taken back from this build at .* --accept"):
+    with pytest.raises(DriftError, match=r"taken back from it at .* --accept"):
         build(towns)
-    with pytest.raises(DriftError, match="taken back from this build"):  # nor the same data under another recipe
+    with pytest.raises(DriftError, match="taken back from it"):  # nor the same data under another recipe
         build(towns, "dataset.questions.max_reject_ratio=0.2")
     assert triples_of(towns) == 7
     assert "(rolled back from)" in kgqa("builds", "rollback", str(towns)).stderr
     build(towns, accept=True)
     assert (triples_of(towns), listed(towns)[-1]) == (6, ("accepted", 6, True))
     build(towns)
+
+
+def test_where_the_accepted_build_is_gone_nobody_gets_a_refused_one_unasked(towns: Path) -> None:
+    """Half of the accepted build and half of the refused one would be answers about other entities."""
+    build(towns)
+    graph = Pipeline(read_config(towns)).artifact("graph").folder
+    write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
+    with pytest.raises(DriftError):
+        build(towns, NO_FLOOR)
+    shutil.rmtree(graph)
+    count = "select count(*) from triples"
+    for command in (("sql", str(towns), count), ("lint", str(towns)), ("export", str(towns), "--out", "unused")):
+        told = kgqa(*command)
+        assert (told.exit_code, "graph of the accepted one is gone" in told.stderr) == (5, True), command
+    assert "gone or damaged" in kgqa("status", str(towns)).stdout
+    assert [what for what, _, current in listed(towns) if current] == ["accepted"]
+    assert "readers had this" in kgqa("builds", "list", str(towns)).stdout
+    with pytest.raises(DriftError, match=r"not to be used: it was refused at .* --accept"):
+        build(towns, NO_FLOOR)  # it was compared once, and cannot be again
+    answer = json.loads(kgqa("sql", str(towns), count, "--refused", "--json").stdout)
+    assert answer["rows"] == [[4]]
+    build(towns, NO_FLOOR, accept=True)
+    assert triples_of(towns) == 4
+
+
+def test_a_build_by_other_settings_is_no_refused_one(towns: Path) -> None:
+    build(towns)
+    build(towns, "explorer.steps=3")
+    assert "not accepted" not in kgqa("status", str(towns)).stdout
+    assert "not accepted" not in kgqa("sql", str(towns), "from coverage").stderr
 
 
 def test_a_build_that_was_left_stays_left_where_the_rollback_was_killed(
@@ -89,7 +120,7 @@ def test_a_build_that_was_left_stays_left_where_the_rollback_was_killed(
         killed.setattr("kgqa_core.run.pipeline.write_json", write)
         with pytest.raises(KeyboardInterrupt):
             Pipeline(read_config(towns)).roll_back()
-    with pytest.raises(DriftError, match="taken back from this build"):
+    with pytest.raises(DriftError, match="taken back from it"):
         build(towns)
     assert kgqa("builds", "rollback", str(towns)).exit_code == 0
     assert triples_of(towns) == 7
