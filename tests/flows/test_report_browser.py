@@ -66,6 +66,8 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(file.as_uri())
+    page.get_by_text("Where answers were lost", exact=True).wait_for()
+    assert page.locator("h2").all_inner_texts() == ["Systems side by side", "Where answers were lost"]  # no empty one
     page.get_by_role("link", name="Questions").click()
     assert "25 of 25" in page.get_by_role("status").inner_text()
     page.get_by_label("answered").select_option("A")
