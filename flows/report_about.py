@@ -116,11 +116,10 @@ def overview_of(systems: Mapping[str, Any] | None, evaluated: Evaluated = ()) ->
 
 def explorer_overview(evaluated: Evaluated) -> dict[str, Any]:
     """Return the tables of explorers beside their controls from ``scores.json`` beside the predictions of each."""
-    files = [(letter, path.with_name("scores.json")) for letter, path in evaluated]
     read = [
         [ReportRow(**row | {"system": letter + row["system"]}) for row in json.loads(file.read_bytes())]
-        for letter, file in files
-        if file.is_file()
+        for letter, path in evaluated
+        if (file := path.with_name("scores.json")).is_file()
     ]
     every = [row for rows in read for row in rows]
     scopes, tables = report_scopes(every), []  # cells are made run by run: each has a template control of its own
