@@ -249,8 +249,10 @@ def ask(
     ],
     question: Annotated[str | None, typer.Argument(metavar="QUESTION", help="The question, in quotes.")] = None,
     topic: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name or label of the topic entity. Default: the exact name in the text."),
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Name or label of a topic entity; repeatable. Default: the name in the text."
+        ),
     ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="NAME", help="The system that answers; default: the explorer alone.")
@@ -262,7 +264,7 @@ def ask(
     trace: Annotated[bool, typer.Option("--trace", help="With --system: show every prompt and what was said.")] = False,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Questions, one per line: text, or JSON with question and topic."),
+        typer.Option(metavar="FILE", help="Questions, one per line: text, or JSON with question and topic or topics."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --file: .jsonl or .parquet. Default: JSON lines, printed.")
@@ -293,12 +295,12 @@ def ask(
 
     from flows.cli_output import print_answer, print_json, print_reply
 
-    given = settings or []
+    given, topics = settings or [], topic or ()
     with working("answering"):
         if system is None:
-            answer = open_answerer(conf, given, release).ask(question, topic)
+            answer = open_answerer(conf, given, release).ask(question, *topics)
         else:
-            reply = open_and_ask(Path(conf), given, question, topic, system=system, answered_by=answered_by)
+            reply = open_and_ask(Path(conf), given, question, topics, system=system, answered_by=answered_by)
     if as_json:
         print_json(asdict(answer if system is None else reply))
     elif system is None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from flows.cli_session import open_run, working
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flows.one_question import SystemReply
     from kgqa_core.run.ask import Answerer
     from kgqa_core.run.pipeline import Pipeline
@@ -76,7 +78,7 @@ def open_asked_run(conf: Path, settings: list[str], system: str | None, answered
 
 
 def open_and_ask(
-    conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
+    conf: Path, settings: list[str], question: str, topics: Sequence[str], *, system: str, answered_by: str | None
 ) -> SystemReply:
     """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
     from flows.one_question import ask_system
@@ -84,7 +86,7 @@ def open_and_ask(
 
     pipeline = open_asked_run(conf, settings, system, answered_by)
     with torch_threads(1):
-        return ask_system(pipeline, question, topic, row=system)
+        return ask_system(pipeline, question, *topics, row=system)
 
 
 def system_settings(systems: str | None, answered_by: str | None) -> list[str]:

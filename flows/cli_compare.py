@@ -55,7 +55,7 @@ def compare(
       kgqa compare conf/nightly.yaml@champion conf/nightly.yaml@challenger
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
-    if len(set(runs)) < len(runs) or (len(runs) < 2 and not names_several(runs[0])):
+    if len(set(runs)) < len(runs):
         raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
     found = {run: find_predictions(run) for run in runs}
     paths = [path for named in found.values() for _, path in named]
@@ -65,6 +65,11 @@ def compare(
 
         named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
         systems = side_by_side_of(named)
+        if systems is None and len(paths) < 2:
+            raise ConfigError(
+                f"{runs[0]} is one run and compares no systems, so there is nothing to compare it with: give two runs, "
+                "such as two configurations or two seeds (CONF@0 CONF@1)"
+            )
         judged = [own for runs in named.values() for own in runs]
         rows = compare_runs(judged) if len(paths) == len(runs) else []  # of many systems, pairs are no help
     if as_json:
@@ -232,11 +237,6 @@ def find_predictions(run: str, settings: Sequence[str] = ()) -> list[tuple[str, 
         f"there is no run {shorten(run)}{nearest_beside(path)}. A run is a configuration (conf/demo.yaml, "
         "conf/demo.yaml@1 or conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"
     )
-
-
-def names_several(run: str) -> bool:
-    """Say whether a name may stand for several runs: a configuration, which may compare systems, or one of those."""
-    return _is_configuration(Path(run)) or _is_configuration(Path(run.rpartition("@")[0]))
 
 
 def _is_configuration(path: Path) -> bool:

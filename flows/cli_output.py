@@ -74,6 +74,8 @@ def print_scores(figures: Mapping[str, Any]) -> None:
     ]
     title = f"{figures['n']} questions, {PERCENT}, [95 % interval]"
     print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
+    if unknown := figures["no_ground_truth"]:
+        say(f"! {unknown:,} of {figures['n']:,} questions have no ground truth: they count as wrong in all figures")
 
 
 def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, Sequence[str]]) -> None:

@@ -100,7 +100,8 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False, settin
         letters = {run: f"{letter_of(place)} " if len(found) > 1 else "" for place, run in enumerate(found)}  # of rows
         named = [(letters[run] + name, path) for run, own in found.items() for name, path in own]
         title = ", ".join(Path(run.partition("@")[0]).stem for run in dict.fromkeys(runs))
-        beside = Beside(overview_of(systems)) if pipeline is None else beside_of(pipeline, systems)
+        scored = [(letters[run], path) for run, own in found.items() for _, path in own]
+        beside = beside_of(pipeline, systems, scored) if pipeline else Beside(overview_of(systems, scored))
         return build(named, out, title=title, beside=beside, single=single)
 
 

@@ -112,9 +112,11 @@ def print_answer(document: dict[str, Any]) -> None:
         typer.echo(f"{document['rows']} rows in {document['file']}")
     else:
         header, shown = [column["name"] for column in document["columns"]], document["rows"]
-        print_table(f"{len(shown)} rows", header, (map(show_cell, row) for row in shown))
+        if shown or not document["more"]:
+            print_table(f"{len(shown)} rows", header, (map(show_cell, row) for row in shown))
         if document["more"]:
-            typer.echo("There are more: --limit N prints more of them, --out FILE writes all.")
+            there, printed = ("more", "more") if shown else ("rows", "N")
+            typer.echo(f"There are {there}: --limit N prints {printed} of them, --out FILE writes all.")
 
 
 def show_cell(value: object) -> str:

@@ -14,7 +14,7 @@ from kgqa_core.errors import ArtifactError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GB = 1e9
+MB, GB = 1e6, 1e9
 
 
 def status(
@@ -93,8 +93,12 @@ def show_home(as_json: bool) -> None:
         (one["run"], *(_count(one[name]) for name in ("triples", "entities", "questions"))) for one in found["drift"]
     ]
     print_table("Changes of the last build", ("run", "triples", "entities", "questions"), moved)
-    sizes = [f"{name} {size / GB:.2f}" for name, size in found["disk"].items() if size >= GB / 100 and name != "free"]
-    typer.echo(f"Disk, GB:  {', '.join(sizes) or 'nothing'}; free {found['disk']['free'] / GB:.1f}")
+    sizes = [f"{name} {_size(size)}" for name, size in found["disk"].items() if size >= MB / 10 and name != "free"]
+    typer.echo(f"Disk:      {', '.join(sizes) or 'less than 0.1 MB'}; free {_size(found['disk']['free'])}")
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / GB:,.2f} GB" if num_bytes >= GB else f"{num_bytes / MB:.1f} MB"
 
 
 def _decision(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def asked_key(pipeline: Pipeline, row: str | None = None) -> str:
     return system_key(row, rows[row][1][0], seed)
 
 
-def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
+def ask_system(pipeline: Pipeline, question: str, *topics: str, row: str | None = None) -> SystemReply:
     """Ask one row of the run's comparison, the first by default, played by its first answerer, with the first seed.
 
     Raises as ``link_asked``, but LinkError only where a topic was named or the system needs one.
@@ -64,9 +64,9 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
             raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
         graph = bench.search.entities
         try:
-            asked = link_asked(question, topic, graph)
+            asked = link_asked(question, topics, graph)
         except LinkError:
-            if topic or bench.system.needs_topic:
+            if any(topics) or bench.system.needs_topic:
                 raise
             asked = Question("asked", question, question, (), (), "test")
         done = bench.answer([asked])

@@ -14,9 +14,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
-from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, change_rows
+from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows
 from flows.report import MOST_SINGLE, Beside, build, packed
+from flows.result_tables import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
 from kgqa_core.artifacts import read_artifact
+from kgqa_core.evaluation.figures import ReportRow
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
+from kgqa_core.evaluation.tables import report_scopes
 from kgqa_core.run.ensure import CHANGES, DOCUMENT
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.run.stages.systems import COMPARISON
@@ -36,6 +40,8 @@ PUBLISHED = {  # column of a comparison -> figure of ours
     "published partial": "partial",
     "published complete": "complete",
 }
+Evaluated = Sequence[tuple[str, Path]]
+"""Runs of explorers: the letter before the names of their rows, and their predictions."""
 MOST_KEPT = 20_000  # answers, questions x systems, of which every run leaves a report: 5 CPU seconds, 9 MB
 MOST_REJECTS = 200  # lines shown of those that were not used
 MOST_POINTS = 200  # of one curve
@@ -75,9 +81,9 @@ def keep_report(pipeline: Pipeline) -> Path | None:
     return folder
 
 
-def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None) -> Beside:
-    """Return all that a report shows beside the answers of a configuration's run; ``systems``: their comparison."""
-    overview = overview_of(systems)
+def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None, evaluated: Evaluated = ()) -> Beside:
+    """Return all that a report shows beside the answers of a configuration's run; the rest is of ``overview_of``."""
+    overview = overview_of(systems, evaluated)
     runs = list(runs_over_time(pipeline))
     if len(runs) > 1:
         overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 4))
@@ -92,10 +98,10 @@ def stored_comparison(pipeline: Pipeline) -> dict[str, Any] | None:
     return json.loads((found.folder / "comparison.json").read_bytes()) if found else None
 
 
-def overview_of(systems: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the tables of a comparison, and what each system costs; nothing without systems."""
+def overview_of(systems: Mapping[str, Any] | None, evaluated: Evaluated = ()) -> dict[str, Any]:
+    """Return the tables of a comparison, and what each system costs; without systems what evaluations have kept."""
     if systems is None:
-        return {"tables": [], "sentences": [], "points": []}
+        return explorer_overview(evaluated)
     points = [
         {"system": row["system"], "hits1": row["overall"]["hits1"]}
         | {name: row["overall"].get(metric) for name, metric in COSTS.items()}
@@ -106,6 +112,25 @@ def overview_of(systems: Mapping[str, Any] | None) -> dict[str, Any]:
         "sentences": systems["sentences"],
         "points": points,
     }
+
+
+def explorer_overview(evaluated: Evaluated) -> dict[str, Any]:
+    """Return the tables of explorers beside their controls from ``scores.json`` beside the predictions of each."""
+    read = [
+        [ReportRow(**row | {"system": letter + row["system"]}) for row in json.loads(file.read_bytes())]
+        for letter, path in evaluated
+        if (file := path.with_name("scores.json")).is_file()
+    ]
+    every = [row for rows in read for row in rows]
+    scopes, tables = report_scopes(every), []  # cells are made run by run: each has a template control of its own
+    cells = sorted((cell[:-1] for rows in read for cell in report_cells(rows)), key=lambda cell: scopes.index(cell[0]))
+    answers = sorted((cell for rows in read for cell in answer_cells(rows)), key=lambda c: ANSWER_BUCKETS.index(c[0]))
+    if cells:
+        title = f"{every[0].overall['n']:,.0f} questions, {PERCENT}, [95 % interval]"
+        tables.append(_table(title, HEADER[:-1], cells, 2))
+    if answers:
+        tables.append(_table("By the number of answers", ANSWER_HEADER, answers, 2))
+    return {"tables": tables, "sentences": [told for rows in read for told in remark_sentences(rows)], "points": []}
 
 
 def published_table(systems: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -172,7 +197,8 @@ def data_tables(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     """Yield what the last rebuild moved, what lint finds, and the lines that were not used."""
     if (changes := pipeline.remembered(CHANGES)) is not None:
         found = json.loads((changes.folder / DOCUMENT).read_text(encoding="utf-8"))
-        yield _table(CHANGES_TITLE, CHANGES_HEADER, [*change_rows(found)], 1)
+        if moved := [*change_rows(found)]:
+            yield _table(CHANGES_TITLE, CHANGES_HEADER, moved, 1)
     for title, header, rows, figures_from in lint_tables(read_lint(pipeline)):
         if rows:
             yield _table(title, header, rows, figures_from)

@@ -29,8 +29,7 @@ def render_report(rows: Sequence[ReportRow]) -> str:
 
     After them the table by the number of answers.
     """
-    scopes = report_scopes(rows)
-    remarks = [f"- {sentence}" for row in rows for hops in scopes for _, sentence in _remarks(row, rows, hops)]
+    remarks = [f"- {sentence}" for sentence in remark_sentences(rows)]
     lines = [*_report_table(HEADER, report_cells(rows)), *([""] if remarks else []), *remarks]
     if by_answers := answer_cells(rows):
         lines += ["", *_report_table(ANSWER_HEADER, by_answers)]
@@ -49,6 +48,11 @@ def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
         for row in rows
         if (figures := row.figures(hops)) is not None
     ]
+
+
+def remark_sentences(rows: Sequence[ReportRow]) -> list[str]:
+    """Return a sentence for every figure of a learned model that does not beat its control."""
+    return [told for row in rows for hops in report_scopes(rows) for _, told in _remarks(row, rows, hops)]
 
 
 def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:

@@ -19,11 +19,13 @@ NAME_METRICS = ("hits1", "f1", "precision", "recall", "em")  # names have neithe
 
 
 def score_file(path: Path) -> dict[str, Any]:
-    """Return ``{"n", "rog": {...}, "strict": {...}}`` of a predictions file, every figure but ``n`` in percent.
+    """Return ``{"n", "no_ground_truth", "rog": {...}, "strict": {...}}`` of a predictions file, figures in percent.
 
     Our Parquet is judged strictly by entity id, JSON lines of other systems by equality of names. Both get the
     published evaluator's figures too; it knows no true/false questions. Strict figures have their 95 % interval beside
-    them (``hits1.low``). Raises ``InputError`` for a missing, empty or damaged file, or a bad line (with its number).
+    them (``hits1.low``). The ``no_ground_truth`` questions of which no answer is known are wrong in all figures, as in
+    the published ones. Raises ``InputError`` for a missing, empty or damaged file, a bad line (with its number), or
+    where no question has a ground truth.
     """
     require_file(path)
     try:
@@ -32,18 +34,21 @@ def score_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot read {shorten(str(path))}: {error.strerror}; give a predictions file") from error
     published: list[tuple[float, ...]] = []
+    num_unknown = 0
     names: tuple[str, ...]
     if start == b"PAR1":
         outcomes: list[Outcome] = []
         for outcome, _, prediction, golds in read_predictions(path):
             published.append(metrics.score_rog_question(prediction, golds))
             outcomes.append(outcome)
+            num_unknown += not golds and outcome.gold_verdict is None
         values, names = metrics.score_outcomes(outcomes).values, metrics.METRICS
     elif not start or path.suffix.lower() in JSONL_SUFFIXES:
         shares = []
         for line, golds in read_jsonl(path):
             published.append(metrics.score_rog_question(line, golds))
             shares.append(score_names(line, golds))
+            num_unknown += not golds
         names = NAME_METRICS
         values = dict(zip(names, 100 * np.array(shares).T, strict=True)) if shares else {}
     else:
@@ -53,8 +58,18 @@ def score_file(path: Path) -> dict[str, Any]:
         )
     if not published:
         raise InputError(f"{shorten(str(path))} is empty: it holds no predictions; run the evaluation again")
+    if num_unknown == len(published):
+        raise InputError(
+            f"{shorten(str(path))}: none of its {num_unknown:,} questions has a ground truth: nothing can be scored. "
+            "Write one into each line, or answer questions that have some: kgqa evaluate CONF --questions FILE"
+        )
     strict = {name: float(values[name].mean()) for name in names} | metrics.interval_figures(values)
-    return {"n": len(published), "rog": metrics.summarise_rog(published), "strict": strict}
+    return {
+        "n": len(published),
+        "no_ground_truth": num_unknown,
+        "rog": metrics.summarise_rog(published),
+        "strict": strict,
+    }
 
 
 def score_names(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[float, float, float, float, float]:

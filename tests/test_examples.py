@@ -107,7 +107,7 @@ def test_examples_on_the_demo_find_what_they_ask_for(
     given = GROUP.commands[name].make_context(name, list(words)).params
     if name == "ask" and given["question"] not in (None, "QUESTION", "..."):
         graph = open_graph(Pipeline(tiny_config).artifact("graph").folder)
-        assert link_asked(given["question"], given["topic"], graph).topics, where
+        assert link_asked(given["question"], given["topic"] or (), graph).topics, where
     if name not in READS or {"--system", "--file"} & {*words} or "models:/" in command or "QUESTION" in command:
         return
     monkeypatch.chdir(tmp_path)  # some write a file
@@ -126,7 +126,7 @@ def test_questions_and_topics_in_texts_about_the_demo_are_in_its_graph(tiny_conf
     assert topics and questions
     assert [topic for topic in topics if not len(graph.ids_of_name(topic))] == []
     for question in questions:
-        assert link_asked(question, None, graph).topics
+        assert link_asked(question, (), graph).topics
 
 
 def test_benchmarks_and_targets_that_we_name_exist() -> None:

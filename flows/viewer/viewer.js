@@ -120,7 +120,8 @@
     parts.push(...tables.slice(0, 1), ...overview.sentences.map(text => h("p", {}, text)));
     if (!overview.runs.length) return [...parts, h("p", {}, "No system has answered yet.")];
     if (overview.points.length > 1) parts.push(h("h2", {}, "Accuracy against cost"), cost());
-    parts.push(h("h2", {}, "Where answers were lost"), lost(), h("h2", {}, "More"), ...tables.slice(1));
+    parts.push(h("h2", {}, "Where answers were lost"), lost());
+    if (tables.length > 1) parts.push(h("h2", {}, "More"), ...tables.slice(1));
     return parts;
   }
 
@@ -176,6 +177,7 @@
 
   function lost() {
     const reasons = Object.keys(overview.reasons);
+    if (!overview.lost.some(own => reasons.some(name => own[name]))) return h("p", {}, "None: the first answer to every question is right.");
     return scrolled("Where answers were lost", h("table", {},
       h("caption", {}, "Questions whose first answer is wrong, or that have none; each counts once"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "system"), reasons.map(name => h("th", { scope: "col", class: "figure", title: overview.reasons[name] }, name)))),

@@ -63,7 +63,7 @@ def require_file(path: Path, *, what: str) -> None:
         raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
     if not path.is_file():
         hint = nearest_beside(path) if path.parent.is_dir() else f"; its folder {path.parent} does not exist either"
-        raise InputError(f"{what}: {path} does not exist. Check the path in the run's configuration{hint}")
+        raise InputError(f"{what}: {path} does not exist. Check this path{hint}")
 
 
 def unpack(path: Path, folder: Path) -> Path:

@@ -364,7 +364,9 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     Golds are left aside. The questions of a file are called ``<file>-<line number>`` where they have no id.
     """
 
-    def make(read: JsonQuestion, number: int) -> RawQuestion:
+    def make(read: JsonQuestion, number: int) -> RawQuestion | Fault:
+        if read.topic and read.topics:
+            return Fault("topic and topics are both given")
         topics = tuple(read.topics) or tuple(filter(None, [read.topic]))
         return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), topics)
 

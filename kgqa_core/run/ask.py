@@ -54,16 +54,16 @@ class Answerer:
 
     system: ExplorerSystem
 
-    def ask(self, question: str, topic: str | None = None) -> Answer:
+    def ask(self, question: str, *topics: str) -> Answer:
         """Answer one question; raises as ``link_asked``."""
-        return self._answer([link_asked(question, topic, self.system.graph)])[0]
+        return self._answer([link_asked(question, topics, self.system.graph)])[0]
 
     def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
         linked: list[Question | Answer] = []
         for row in asked:
             try:
-                linked.append(link_asked(row.question, row.topic, self.system.graph))
+                linked.append(link_asked(row.question, [row.topic or ""], self.system.graph))
             except InputError as problem:
                 near = problem.nearest if isinstance(problem, LinkError) else ()
                 linked.append(Answer(row.question, (), (), error=str(problem), nearest=near))
@@ -87,8 +87,8 @@ class Answerer:
         return Answer(question.text, tuple(names), lines)
 
 
-def link_asked(question: str, topic: str | None, graph: KnowledgeGraph) -> Question:
-    """Return a question with the topic that was named, or that its text names.
+def link_asked(question: str, topics: Sequence[str], graph: KnowledgeGraph) -> Question:
+    """Return a question with the topics that were named (empty names are none), or the one that its text names.
 
     Raises InputError where the question is empty, LinkError with the nearest names where no topic is found.
     """
@@ -96,7 +96,7 @@ def link_asked(question: str, topic: str | None, graph: KnowledgeGraph) -> Quest
 
     if not question.strip():
         raise InputError("the question is empty")
-    return link_question(question, graph, topics=[topic] if topic else [])
+    return link_question(question, graph, topics=list(filter(None, topics)))
 
 
 @contextmanager

@@ -257,7 +257,8 @@ class Pipeline:
         wanted = [name for name in earlier if (name.startswith(to) if to else name not in left)]
         if not wanted or (to and len(wanted) > 1):
             ids = ", ".join(f"{name} (rolled back from)" if name in left else name for name in earlier) or "none"
-            raise ConfigError(f"no one build to roll back to; accepted before: {ids}. Name one: --to BUILD")
+            what = f"{len(wanted) or 'none'} of them begin with {shorten(to)}" if to else "there is none to go back to"
+            raise ConfigError(f"builds accepted before: {ids}; {what}. Name one: --to BUILD")
         stages: dict[str, str] = earlier[wanted[0]]["stages"]
         build = self.read_build(stages)
         if gone := stages.keys() - build.keys():

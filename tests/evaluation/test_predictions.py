@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.score import score_file, score_names
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import METRICS, ROG_METRICS, score_predictions
@@ -139,6 +141,21 @@ def test_jsonl_is_scored_both_ways(tmp_path: Path) -> None:
     assert found["strict"]["hits1"] == pytest.approx(100 / 3)
     assert found["strict"]["precision"] == pytest.approx(50 / 3)  # the repeated Rome counts once
     assert found["strict"]["em"] == 0
+
+
+def test_questions_without_a_ground_truth_are_counted_and_where_there_are_no_others_it_is_an_error(
+    tmp_path: Path,
+) -> None:
+    known, unknown = {"prediction": ["Rome"], "ground_truth": ["Rome"]}, {"prediction": ["Oslo"], "ground_truth": []}
+    found = score_file(write_lines(tmp_path, known, unknown))
+    assert (found["n"], found["no_ground_truth"], found["rog"]["hit"], found["strict"]["em"]) == (2, 1, 50, 50)
+    shown = CliRunner().invoke(app, ["score", str(tmp_path / "predictions.jsonl")]).stdout
+    assert "1 of 2 questions have no ground truth" in shown
+    for path in (write_lines(tmp_path, unknown), write(tmp_path / "asked.parquet", [ask("a")])):
+        with pytest.raises(InputError, match=r"none of its 1 questions has a ground truth.*kgqa evaluate CONF"):
+            score_file(path)
+    claim = ask("a", claim=1, verdict=True)
+    assert score_file(write(tmp_path / "claim.parquet", [claim]))["no_ground_truth"] == 0
 
 
 def test_strict_figures_have_the_same_interval_in_either_format(tmp_path: Path) -> None:

@@ -309,12 +309,15 @@ def test_a_system_is_asked_of_a_run_without_a_language_model(
     (tmp_path / "questions.jsonl").write_text("{}\n", encoding="utf-8")
     asked: list[Pipeline] = []
 
-    def ask_system(pipeline: Pipeline, *_: object, **__: object) -> None:
+    def ask_system(pipeline: Pipeline, *given: str, **__: object) -> None:
         asked.append(pipeline)
+        assert given == ("q?", "A", "B")
         raise LinkError("far enough")
 
     monkeypatch.setattr("flows.one_question.ask_system", ask_system)
-    CliRunner().invoke(app, ["ask", str(tmp_path / "towns.yaml"), "q?", "--system", system, "--answered-by", "oracle"])
+    topics = ["--topic", "A", "--topic", "B"]
+    done = kgqa("ask", tmp_path / "towns.yaml", "q?", "--system", system, "--answered-by", "oracle", *topics)
+    assert "far enough" in done.stderr
     (pipeline,) = asked
     assert {key.partition("-")[2].partition("-")[0] for key in pipeline.specs if key.startswith("system-")} == {*row}
     assert all("-oracle-" in key for key in pipeline.specs if key.startswith("system-"))

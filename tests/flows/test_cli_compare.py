@@ -99,6 +99,19 @@ def test_a_run_is_a_configuration_a_folder_or_a_table(conf: Path, tiny_config: R
     assert verdicts == {"tie"}
 
 
+@pytest.mark.parametrize("run", ["CONF", "CONF@0", "FILE"])
+def test_one_run_without_systems_has_nothing_to_be_compared_with(conf: Path, write: Write, run: str) -> None:
+    one = run.replace("CONF", str(conf)).replace("FILE", str(write("one", 1)))
+    for more in ((), ("--json",)):
+        done = kgqa(one, *more)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"{one} is one run and compares no systems" in done.stderr and "give two runs" in done.stderr
+
+
+def test_one_run_of_a_system_is_shown_alone(tmp_path: Path) -> None:
+    assert "rog" in kgqa(a_system(tmp_path, "rog", 80)).stdout
+
+
 @pytest.mark.parametrize(
     ("run", "code", "said"),
     [

@@ -127,6 +127,9 @@ def test_rows_are_cut_and_said_to_be(conf: Path) -> None:
     assert len(rows(conf, "from triples")) == 100
     assert rows(conf, "select 1 as x, 2 as x") == [[1, 2]]  # two columns of one name are both there
     assert "There are more: --limit N" in kgqa_sql(conf, "from triples", "--limit", 2).stdout
+    none = kgqa_sql(conf, "from triples", "--limit", 0).stdout
+    assert none == "There are rows: --limit N prints N of them, --out FILE writes all.\n"
+    assert kgqa_sql(conf, "from triples where false", "--limit", 0).stdout == "0 rows: none\n"
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.csv"])

@@ -160,8 +160,9 @@ def test_what_is_no_graph_is_said(files: Path) -> None:
     (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
     swapped = init("questions.jsonl", "questions.jsonl")
     assert swapped.exit_code == 2 and "what format is this" in swapped.stderr
-    missing = init("triple.tsv", "questions.jsonl")
-    assert missing.exit_code == 3 and "triples.tsv" in missing.stderr
+    for given in (("triple.tsv", "questions.jsonl"), ("triples.tsv", "question.jsonl")):
+        missing = init(*given)
+        assert missing.exit_code == 3 and "does not exist. Check this path; did you mean" in missing.stderr
 
 
 def test_the_document_shows_what_is_written(files: Path) -> None:

@@ -227,6 +227,7 @@ def test_people_ask_in_lines_of_text_or_json_and_hear_how_far_it_is(pipeline: Pi
     topic, text = graph.name_of(one.topics[0]), one.text
     path, out, told = tmp_path / "asked.txt", io.StringIO(), []
     asked = [text, json.dumps({"id": "mine", "question": "who is it?", "topic": topic}), "  ", "who is it?"]
+    asked.append(json.dumps({"question": "who is it?", "topic": topic, "topics": [topic]}))
     path.write_text("\n".join(asked) + "\n", encoding="utf-8")
     listening = PROGRESS.set(lambda what, done, total: told.append((what, done, total)))
     try:
@@ -238,8 +239,9 @@ def test_people_ask_in_lines_of_text_or_json_and_hear_how_far_it_is(pipeline: Pi
     assert (first["question_id"], first["question"], second["question_id"]) == ("asked-1", text, "mine")
     assert first["prediction"] and len(first["prediction"]) == len(first["scores"]) == len(first["evidence"])
     assert first["ground_truth"] == []
-    assert (rejected.num, rejected.first[0].line, rejected.file) == (1, 4, None)
-    assert told[-1] == ("answering", 4, 4)
+    assert (rejected.num, rejected.first[0].line, rejected.file) == (2, 4, None)
+    assert (rejected.first[1].line, rejected.first[1].reason) == (5, "topic and topics are both given")
+    assert told[-1] == ("answering", 5, 5)
 
 
 def test_plans_alone_answer_no_file(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ from flows.cli_report import build_report
 from flows.report import Beside, build, lost_at, read_paths, verdict_of
 from flows.report_about import curves, keep_report, published_table, runs_over_time, sweep_curves
 from kgqa_core.artifacts import ArtifactStore, Recipe, write_json
+from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, SystemSource, open_predictions
+from kgqa_core.evaluation.tables import show_figure
 from kgqa_core.run.open import graph_of, open_system, read_with_hops
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.systems import COMPARISON
@@ -250,6 +252,26 @@ def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_expl
         stays = cost.num_nodes - cost.num_candidates + len(answered[id].topics)  # identity edges, of every node
         assert len(found["edges"]) <= found["num_edges"] == cost.num_edges - stays
         assert sum(found["nodes"].values()) <= 100 + 0.05 * len(found["nodes"])  # each is rounded
+
+
+def test_the_overview_of_explorers_has_what_their_evaluations_found_beside_the_controls(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
+    conf = str(tiny_config.runtime.home.parent / "tiny.yaml")
+    scores = json.loads((Pipeline(tiny_config).artifact("evaluation-seed0").folder / "scores.json").read_bytes())
+    shown = {row["system"]: show_figure(row["overall"], "hits1") for row in scores}
+    assert {"explorer (seed 0)", "template control"} < shown.keys()
+    overview = data(build_report([conf], tmp_path / "one").parent, "overview")
+    main, by_answers = overview["tables"]
+    assert main["header"][:4] == ["hops", "system", "n", "Hits@1"] and by_answers["header"][0] == "answers"
+    assert {row[1]: row[3] for row in main["rows"] if row[0] == "all"} == shown
+    assert all(len(row) == len(main["header"]) for row in main["rows"])
+    both = data(build_report([conf, f"{conf}@0"], tmp_path / "two").parent, "overview")
+    of_all = {row[1]: row[3] for row in both["tables"][0]["rows"] if row[0] == "all"}
+    assert of_all == {f"{letter} {name}": cell for letter in "AB" for name, cell in shown.items()}
+    scopes = [row[0] for row in both["tables"][0]["rows"]]
+    assert scopes == sorted(scopes, key=list(dict.fromkeys(scopes)).index)  # rows of one number of hops together
 
 
 def test_a_curve_that_is_thinned_out_keeps_its_last_point(compared: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

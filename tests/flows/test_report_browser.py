@@ -66,10 +66,17 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(file.as_uri())
+    page.get_by_text("Where answers were lost", exact=True).wait_for()
+    assert page.locator("h2").all_inner_texts() == ["Systems side by side", "Where answers were lost"]  # no empty one
     page.get_by_role("link", name="Questions").click()
     assert "25 of 25" in page.get_by_role("status").inner_text()
     page.get_by_label("answered").select_option("A")
     page.get_by_text("1 of 25").wait_for()
+    right = build(runs[:1], out.with_name(f"right-{out.name}"), title="one", beside=Beside(NOTHING), single=single)
+    other = browser.new_page()
+    other.goto(right.as_uri())
+    other.get_by_text("None: the first answer to every question is right.").wait_for()
+    assert other.locator("table").count() == 0
     page.goto(f"{file.as_uri()}#/data")  # files say nothing of their data
     page.get_by_text("when its run has ended").wait_for()
     page.goto(f"{file.as_uri()}#/q/q00?system=1")  # an address of its own for question and system

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from flows.cli import app
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.errors import ArtifactError, InputError, LinkError
 from kgqa_core.run.ask import Answerer, Asked, open_answerer
@@ -72,6 +74,18 @@ def test_an_answer_names_the_topic_and_ranks_candidates_with_evidence(answerer: 
     assert problem.value.nearest[0] == name  # data, too
     with pytest.raises(InputError, match="the question is empty"):
         answerer.ask(" ", name)
+
+
+def test_all_topics_that_are_named_are_walked_from(
+    answerer: Answerer, tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
+    conf, names = tiny_config.runtime.home.parent / "tiny.yaml", [answerer.system.graph.name_of(at) for at in (2, 3)]
+    named = [word for name in names for word in ("--topic", name)]
+    found = json.loads(CliRunner().invoke(app, ["ask", str(conf), "who is that?", *named, "--json"]).stdout)
+    assert found["topics"] == names
+    alone = answerer.ask("who is that?", names[1])
+    assert [one["label"] for one in found["candidates"]] != [one.label for one in alone.candidates]
 
 
 def test_among_many_questions_a_bad_one_is_an_answer_that_says_why(answerer: Answerer) -> None:

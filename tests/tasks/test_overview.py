@@ -57,6 +57,10 @@ def test_a_home_at_a_glance(own_home: Path) -> None:
         assert word in shown.stdout
     assert json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)["champions"] == found["champions"]
 
+    assert "Disk:      less than 0.1 MB; free" in shown.stdout
+    (own_home / "cache" / "c").write_bytes(bytes(7_000_000))
+    assert "Disk:      cache 7.0 MB; free" in CliRunner().invoke(app, ["status"]).stdout
+
     assert outbox.end_killed(own_home, lambda _: None) == ["three"]
     assert overview(own_home)["runs"]["last"][-1]["status"] == "KILLED"
 
