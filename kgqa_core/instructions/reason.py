@@ -38,6 +38,12 @@ class Evidence:
     steps: tuple[ReasoningPath, ...]  # parallel to paths
     ends: tuple[int, ...]  # entity ids, distinct, in the order of the paths
     num_left_out: int  # plans that have more paths than are listed; of EPERM entities that nobody was asked about
+    alike: tuple[ReasoningPath, ...] = ()  # to other ends of the same name: each reads as one of ``paths`` does
+
+    @property
+    def every(self) -> tuple[ReasoningPath, ...]:
+        """A path to each of ``ends`` at least: what a name may mean."""
+        return self.steps + self.alike
 
 
 def gather_evidence(
@@ -52,14 +58,19 @@ def gather_evidence(
     known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]
     walks = [reasoning_paths(graph, topics, relations, reenter_topic=reenter) for relations, _ in known]
     listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}
+    first: dict[int, ReasoningPath] = {}  # to each end
+    alike: list[ReasoningPath] = []
     counts = [0] * len(walks)
     cut = 0
     for turn in zip_longest(*walks):
         for plan, path in enumerate(turn):
             if path is not None and len(listed) < max_paths:
-                shown = show_path(search, path)
-                counts[plan] += shown.text not in listed
-                listed.setdefault(shown.text, (path, plan, shown))
+                shown, is_new = show_path(search, path), first.setdefault(end_of(path), path) is path
+                if shown.text not in listed:
+                    counts[plan] += 1
+                    listed[shown.text] = path, plan, shown
+                elif is_new:
+                    alike.append(path)
         if len(listed) >= max_paths:
             cut = sum(next(walk, None) is not None for walk in walks)
             break
@@ -68,8 +79,9 @@ def gather_evidence(
     return Evidence(
         tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values()),
         tuple(path for path, _, _ in listed.values()),
-        tuple(dict.fromkeys(end_of(path) for path, _, _ in listed.values())),
+        tuple(first),
         cut,
+        tuple(alike),
     )
 
 

@@ -164,14 +164,14 @@ class Eperm(System):
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_refused": calls.refused}
         counts["num_unasked"] = found.num_left_out  # entities that max_candidates kept from being asked about
         if self.settings.predictor == "none":
-            answer = answer_with(question, found.ends, found.steps)
+            answer = answer_with(question, found.ends, found.every)
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
             (reply,) = yield [
                 Ask(instruction, ReasonCase(question.text, "", self._shown(question, found.paths), shown))
             ]
-            answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=True)
+            answer = answer_by_name(self.search, question, reply.result, found.every, on_rows=True)
         followed = tuple(plan.path for plan in plans)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
 
@@ -303,9 +303,12 @@ class Eperm(System):
     def _gather(self, question: Question, trails: Sequence[_Trail], part: Part) -> Evidence:
         """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
         distinct: dict[str, _Path] = {}
+        alike: dict[str, dict[int, ReasoningPath]] = {}  # text -> a path to each other end of that name
         for path in chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails))):
             if path is not None:
-                distinct.setdefault(path.shown.text, path)
+                first = distinct.setdefault(path.shown.text, path)
+                if (end := end_of(path.steps)) != end_of(first.steps):
+                    alike.setdefault(path.shown.text, {}).setdefault(end, path.steps)
             if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
                 break  # none is better than another: those of every plan in turns
         found = list(distinct.values())
@@ -317,14 +320,16 @@ class Eperm(System):
         order = sorted(range(len(found)), key=lambda place: -scores[place])[: self.settings.max_paths]
         kept = [place for place in order if scores[place] >= self.settings.least_share * max(scores)]
         total, totals = math.fsum(scores[place] for place in kept), dict[int, float]()
-        for place in kept:
-            end = end_of(found[place].steps)
-            totals[end] = totals.get(end, 0.0) + scores[place]
+        others = [alike.get(found[place].shown.text, {}) for place in kept]
+        for place, more in zip(kept, others, strict=True):
+            for end in (end_of(found[place].steps), *more):
+                totals[end] = totals.get(end, 0.0) + scores[place]
         return Evidence(
             paths=tuple(replace(found[place].shown, score=scores[place] / total) for place in kept),
             steps=tuple(found[place].steps for place in kept),
             ends=tuple(sorted(totals, key=lambda end: -totals[end])),
             num_left_out=0,
+            alike=tuple(steps for more in others for steps in more.values()),
         )
 
     def _paths(self, trail: _Trail, part: Part) -> Iterator[_Path]:

@@ -74,11 +74,11 @@ class Rog(System):
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ExplainInstruction(self.prompts) if kept.explain else ReasonInstruction(self.prompts)
             (reply,) = yield [Ask(instruction, ReasonCase(question.text, "", found.paths, shown))]
-            answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=True)
+            answer = answer_by_name(self.search, question, reply.result, found.every, on_rows=True)
         else:
-            votes = Counter(end_of(path) for path in found.steps)
+            votes = Counter(end_of(path) for path in found.every)
             voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
-            answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, found.steps)
+            answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, found.every)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
         followed = tuple(path for path, _ in weighed)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
