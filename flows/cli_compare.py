@@ -104,7 +104,7 @@ def confidence(
       kgqa confidence conf/demo.yaml@rog --risk 5
       kgqa confidence test.parquet --dev dev.parquet --json
     """
-    base, _, part = run.rpartition("@")
+    base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
     of_dev = find_predictions(dev) if dev else _evaluations(Path(base or run), part if base else None, DEV)
     of_test = find_predictions(run)
     with working("reading"):

@@ -86,6 +86,11 @@ def needed_stages(pipeline: Pipeline, row: str | None, *, controls: bool = False
 @contextmanager
 def open_row(pipeline: Pipeline, row: str | None) -> Iterator[FileAnswerer]:
     """Open a row of the run's comparison, or its first explorer (None); see ``needed_stages``."""
+    if row is not None and section_of(pipeline).topics == "linked":
+        raise ConfigError(
+            "systems.topics: linked is for the run's own questions; those of a file are asked about the topics that it "
+            "gives, or that are found in the text. Add --set systems.topics=gold"
+        )
     content = pipeline.artifact("graph").content
     if row is None:
         system = open_system(pipeline)

@@ -224,7 +224,7 @@ class LmVsExplorer:
     only_explorer: int  # explorer right, language model wrong or silent
     only_lm: int  # language model right, explorer wrong
     both_wrong: int
-    p: float  # of McNemar's test between the two
+    p: float  # between the two: McNemar's test; of several seeds a randomisation test over questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +293,23 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
 
 
 def direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
-    """Return the row of ``direct`` to compare with: by the same untuned model, or the only one where none is asked."""
+    """Return the row of ``direct`` to compare with: by the same untuned model, or the only one where none is asked.
+
+    Of several that of the same run, which its name tells ("A rog", "A direct"), then one by the same prompts.
+    """
     about = entrant.about
     if about is None or about.system == DIRECT:
         return None
     rows = [one for one in entrants if one.about and one.about.system == DIRECT and one.player not in CHANCE]
     same = [one for one in rows if one.about and (one.about.base or one.about.model) == (about.base or about.model)]
-    return next(iter(same or (rows if len(rows) == 1 and not about.answered_by else [])), None)
+    fitting = same or (rows if len(rows) == 1 and not about.answered_by else [])
+
+    def strangeness(one: Entrant) -> tuple[bool, bool]:
+        assert one.about is not None
+        of_run = one.name.removesuffix(one.about.row) == entrant.name.removesuffix(about.row)
+        return not of_run, one.about.prompts != about.prompts
+
+    return min(fitting, key=strangeness, default=None)
 
 
 def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRun) -> dict[str, float]:
@@ -342,17 +352,28 @@ def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
 
 
 def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
-    """Count who was right where a model could overrule the explorer; of several seeds, over all their questions."""
+    """Count who was right where a model could overrule the explorer; of several seeds, over all their questions.
+
+    The test is over questions, not over their repetitions by other seeds.
+    """
     num_shown = entrant.about.settings.get("num_candidates") if entrant.about else None
     decisions: list[Decision] = []
+    gains = np.zeros(len(entrant.mean.asked))  # of a question over all seeds
     for run in entrant.runs:
         if num_shown is None or run.record is None or EXPLORER_FIRST not in run.record.counts:
             return None
-        for outcome, first in zip(run.outcomes, run.record.counts[EXPLORER_FIRST].tolist(), strict=True):
+        for place, (outcome, first) in enumerate(
+            zip(run.outcomes, run.record.counts[EXPLORER_FIRST].tolist(), strict=True)
+        ):
             if first == first and outcome.gold_verdict is None:  # NaN: it was not asked
                 answer = next((one for one in outcome.candidates if one in outcome.answers), None)
-                decisions.append((outcome.golds, None if first == NOBODY else int(first), answer))
-    return count_lm_vs_explorer(entrant.name, int(num_shown), decisions) if decisions and num_shown else None
+                explorer = None if first == NOBODY else int(first)
+                decisions.append((outcome.golds, explorer, answer))
+                gains[place] += (answer in outcome.golds) - (explorer in outcome.golds)
+    if not decisions or not num_shown:
+        return None
+    row = count_lm_vs_explorer(entrant.name, int(num_shown), decisions)
+    return row if len(entrant.runs) == 1 else replace(row, p=randomisation_test(gains))
 
 
 Decision = tuple[Collection[int], int | None, int | None]

@@ -63,6 +63,13 @@ class Subgraphs:
         found, inside = self._look_up(question_id, np.array(sorted(entities), dtype=np.int64))
         return found[inside]
 
+    def inside(self, question_id: str, entities: Sequence[int]) -> tuple[int, ...]:
+        """Return those entities, in their order, that are in a question's subgraph; none where it has none."""
+        if question_id not in self.block_of or not entities:
+            return ()
+        _, inside = self._look_up(question_id, np.array(entities, dtype=np.int64))
+        return tuple(entity for entity, is_inside in zip(entities, inside.tolist(), strict=True) if is_inside)
+
     def _look_up(self, question_id: str, entities: Ints) -> tuple[Ints, Bools]:
         """Return the row of each entity in the question's block, and whether it is there."""
         start, end = self.block_ptr[self.block_of[question_id]], self.block_ptr[self.block_of[question_id] + 1]

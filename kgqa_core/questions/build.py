@@ -224,11 +224,12 @@ def take_gate(questions: Sequence[Question], share: float) -> list[Question]:
     """Return the questions with a share of those that are not for testing in the split ``gate``.
 
     The hash of the id decides, or of the text where the id may count lines: whatever else comes or goes, a question of
-    the gate stays one, and no release ever learned from it.
+    the gate stays one, and no release ever learned from it. Of repeats of a text the first decides for all.
     """
+    keys: dict[str, str] = {}
 
     def is_held(one: Question) -> bool:
-        key = one.text if re.search(r"-\d+$", one.id) else one.id
+        key = keys.setdefault(one.text, one.text if re.search(r"-\d+$", one.id) else one.id)
         return one.split != "test" and hash_share(f"{key}\x1fgate") < share
 
     return [replace(one, split="gate") if is_held(one) else one for one in questions]

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,8 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
         from kgqa_core.questions.link_text import link_topics
 
         questions = link_topics(questions, search.entities, examples=read_questions(folder, "train"))
+        if (blocks := search.subgraphs) is not None:  # what a question's subgraph lacks is not found
+            questions = [replace(one, topics=blocks.inside(one.id, one.topics)) for one in questions]
     return questions
 
 

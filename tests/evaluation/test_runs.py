@@ -212,6 +212,8 @@ def test_joined_answers_cost_both_and_rest_on_what_the_system_showed(tmp_path: P
     assert both.record is not None
     assert both.record.spent["num_calls"].tolist() == [3, 3, 3]
     assert (both.record.num_supported.tolist(), both.record.num_claimed.tolist()) == ([1, 1, 0], [1, 2, 1])
+    assert own.record is not None and own.record.status[2] != "answered"
+    assert both.record.status == ("answered",) * 3  # the last by direct
 
 
 @st.composite

@@ -181,6 +181,30 @@ def test_who_was_right_where_the_model_could_overrule_is_counted_per_number_of_c
     assert "count.explorer_first" not in found.entrants[0].row.overall  # an entity is no number
 
 
+def test_repetitions_by_other_seeds_are_no_questions_more(bench: Bench) -> None:
+    """Ten gains of sixty questions stay ten, however often they are asked."""
+    settings = {"num_candidates": 3}
+    right = [n for n, _ in enumerate(QUESTIONS) if n % 5 or n < 30]  # the explorer is wrong on every fifth
+    once, thrice = (
+        bench.compare(
+            *(bench.run("etd", right, settings=settings, seed=seed) for seed in range(seeds)), bench.run("rog", 50)
+        )
+        for seeds in (1, 3)
+    )
+    (one,), (three,) = once.lm_vs_explorer, thrice.lm_vs_explorer
+    assert (three.only_lm, three.only_explorer) == (3 * one.only_lm, 3 * one.only_explorer) == (18, 0)
+    assert three.p == pytest.approx(one.p, rel=0.2) == pytest.approx(2 / 2**6, rel=0.2)
+
+
+def test_each_run_is_compared_with_its_own_direct(bench: Bench) -> None:
+    """Two configurations by one model, with other prompts: what the model knows is told by the direct row of each."""
+    runs = {"A direct": (10, "old"), "A rog": (50, "old"), "B direct": (40, "new"), "B rog": (50, "new")}
+    made = {name: [bench.run(name.split()[1], right, prompts=prompts)] for name, (right, prompts) in runs.items()}
+    found = side_by_side(made)
+    lifts = {name: named(found, name).lift["lift.hits1"] for name in ("A rog", "B rog")}
+    assert lifts == pytest.approx({"A rog": 100 * 40 / 60, "B rog": 100 * 10 / 60})
+
+
 def test_every_row_shows_accuracy_cost_and_evidence_and_what_answered(bench: Bench) -> None:
     found = bench.compare(bench.run("rog", 50, prompts="c0de", topics="linked"), bench.run("direct", 20))
     tables = comparison_tables(found, {"hits1": {"direct": "40.0 (paper)"}, "hit": {"direct": "50.0 (paper)"}})

@@ -30,6 +30,7 @@ from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.controls import load_template_control, score_controls
 from kgqa_core.types import Prediction, Question, Reject
+from tests.flows.conftest import Configure
 from tests.loading import load_question_file
 
 BAD = ["{", '{"question": "who is nobody at all?", "answers": ["Nobody At All"]}']
@@ -127,6 +128,12 @@ def test_controls_are_scored_where_they_are_asked_for(pipeline: Pipeline, lines:
         own = figures["controls"][row["system"]]
         assert own == pytest.approx({name: row["overall"][name] for name in own}, abs=1e-9)
     assert "controls" not in evaluate_file(pipeline, path)[0]
+
+
+def test_a_file_is_not_asked_under_the_name_of_linked_topics(places: Configure, tmp_path: Path) -> None:
+    linked = places("systems.run=[tog]", "systems.topics=linked")
+    with pytest.raises(ConfigError, match=r"--set systems\.topics=gold"), open_row(linked, "tog"):
+        pytest.fail("its topics would be those of the file")
 
 
 def test_a_question_file_needs_the_stages_of_who_is_asked_and_no_others(

@@ -125,6 +125,8 @@ def test_nobody_leaves_what_was_cut_and_every_question_is_scored(tmp_path: Path,
         said = {n: {"question": f"what does person{n} like", "topics": [f"person{n}"]} for n in numbers}
         rows = [{"id": f"q{n}", **asked, "answers": [f"thing{n}"]} for n, asked in said.items()]
         rows[-1]["answers"] = ["bergen"]  # which is not in the subgraph
+        if split == "test":
+            rows[-1]["question"] = "what does person2 like"  # who is not there either
         write_jsonl(tmp_path / "questions" / f"{split}.jsonl", rows)
     pipeline = open_run(tmp_path / "cut.yaml", CUT_RUN)
     assert build_stages(pipeline) == ["graph", "questions", "subgraphs", *STAGES[3:]]
@@ -141,3 +143,11 @@ def test_nobody_leaves_what_was_cut_and_every_question_is_scored(tmp_path: Path,
     assert search_graph(pipeline).subgraphs is not None
     learned = read_scores(pipeline)["learned"]
     assert (learned["overall"]["n"], learned["answerable"]["n"]) == (6, 5)
+
+    # Topics that are found in the text alone may lie outside a question's subgraph: they are not found there.
+    linked = open_run(tmp_path / "cut.yaml", CUT_RUN + "systems: {run: [tog], answered_by: [oracle], topics: linked}\n")
+    build_stages(linked)
+    answered = pq.read_table(linked.artifact("system-tog-oracle-seed0").folder / "predictions.parquet").to_pylist()
+    assert [row["status"] for row in answered][:-1] == ["answered"] * 5
+    topics = [[graph.label_of(topic) for topic in row["topics"]] for row in answered]
+    assert topics == [*([f"person{one}"] for one in range(17, 22)), []]

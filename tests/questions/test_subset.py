@@ -71,6 +71,18 @@ def test_where_ids_count_lines_the_text_says_who_is_held() -> None:
     assert held == again != []
 
 
+def test_a_text_that_comes_twice_is_held_twice_or_taught_twice() -> None:
+    """Under ids of their own, half of a pair would be taught and the other half would judge."""
+    once = [replace(one, id=f"q{place}a", text=f"text {place}") for place, one in enumerate(asked(101))]
+    both = take_gate([*once, *(replace(one, id=one.id.replace("a", "b")) for one in once)], 0.2)
+    held, taught = (
+        {one.text for one in both if (one.split == "gate") == is_held and one.split != "test"}
+        for is_held in (True, False)
+    )
+    assert held
+    assert not held & taught
+
+
 # A part of the training questions
 
 

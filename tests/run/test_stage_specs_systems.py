@@ -83,7 +83,7 @@ def test_a_system_waits_for_no_more_than_it_needs_wherever_its_plans_come_from(r
 
 def test_plans_that_are_not_held_to_the_graph_are_others(run_file: Path) -> None:
     held, free = specs_of(run_file), specs_of(run_file, "plans.only_existing=false")
-    for key in ("plans-generator-seed0", "system-rog-seed0"):
+    for key in ("plans-generator-seed0", "system-rog-seed0", FUSION):
         assert {**held[key].section, "only_existing": False} == free[key].section
     assert held["supervision"].section == free["supervision"].section
 

@@ -302,5 +302,5 @@ STAGES = (
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 7, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 3, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 4, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("questions", 5, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )

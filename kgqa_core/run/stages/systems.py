@@ -64,6 +64,7 @@ def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
         raise ConfigError("explorer.learn_dev: ours is fused by what is right on dev; set it false, or run others")
     ours = systems.settings_of("ours")
     section = {**ours.model_dump(mode="json"), **_exploring(config), **plan_walk_of(config)}
+    section |= {} if only_existing(config) else {"only_existing": False}
     judged = has_generator(config)
     if judged or ours.planner != "dense":
         section |= {"prompts": prompt_hashes(config, "plan"), **model_recipe(config)}
@@ -259,7 +260,7 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     for table in TABLES:
         merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
     answers = read_system_run(folder / "predictions.parquet", str(spec.system))
-    by_id = {question.id: question for question in asked}
+    by_id = {question.id: question for question in read_asked(run, linked=False)}  # linked topics may be anywhere
     questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
     answerable = find_answerable(questions, graph_of(run), subgraphs=subgraphs_of(run))
     row = asdict(system_row(str(spec.system), [answers], answerable))
@@ -334,6 +335,6 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 STAGES = (
     Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
     Stage(CHOICE, 1, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 14, "evaluate system", _system_specs, answer_questions),
-    Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
+    Stage("system", 15, "evaluate system", _system_specs, answer_questions),
+    Stage(COMPARISON, 4, "compare systems", _comparison_specs, _compare),
 )
