@@ -40,11 +40,6 @@ class Evidence:
     num_left_out: int  # plans that have more paths than are listed; of EPERM entities that nobody was asked about
     alike: tuple[ReasoningPath, ...] = ()  # to other ends of the same name: each reads as one of ``paths`` does
 
-    @property
-    def every(self) -> tuple[ReasoningPath, ...]:
-        """A path to each of ``ends`` at least: what a name may mean."""
-        return self.steps + self.alike
-
 
 def gather_evidence(
     search: SearchGraph, topics: Sequence[int], plans: Sequence[tuple[LabelPath, float]], *, max_paths: int

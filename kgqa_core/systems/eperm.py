@@ -163,15 +163,16 @@ class Eperm(System):
         found = yield from self._find(question, plans, part, calls)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_refused": calls.refused}
         counts["num_unasked"] = found.num_left_out  # entities that max_candidates kept from being asked about
+        ways = found.steps + found.alike
         if self.settings.predictor == "none":
-            answer = answer_with(question, found.ends, found.every)
+            answer = answer_with(question, found.ends, ways)
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
             (reply,) = yield [
                 Ask(instruction, ReasonCase(question.text, "", self._shown(question, found.paths), shown))
             ]
-            answer = answer_by_name(self.search, question, reply.result, found.every, on_rows=True)
+            answer = answer_by_name(self.search, question, reply.result, ways, on_rows=True)
         followed = tuple(plan.path for plan in plans)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
 

@@ -70,15 +70,16 @@ class Rog(System):
         if kept.reasoning != "lm":
             most = NO_PROMPT
         found = gather_evidence(self.search, question.topics, weighed, max_paths=most)
+        ways = found.steps + found.alike
         if kept.reasoning == "lm":
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ExplainInstruction(self.prompts) if kept.explain else ReasonInstruction(self.prompts)
             (reply,) = yield [Ask(instruction, ReasonCase(question.text, "", found.paths, shown))]
-            answer = answer_by_name(self.search, question, reply.result, found.every, on_rows=True)
+            answer = answer_by_name(self.search, question, reply.result, ways, on_rows=True)
         else:
-            votes = Counter(end_of(path) for path in found.every)
+            votes = Counter(end_of(path) for path in ways)
             voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
-            answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, found.every)
+            answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, ways)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
         followed = tuple(path for path, _ in weighed)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
