@@ -152,9 +152,10 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     return describe_choice(rows, alone)
 
 
-def _open_explorer(pipeline: Pipeline, seed: int) -> ExplorerSystem:
-    """Open the explorer that a seed's systems use."""
-    return opening.open_system(pipeline, int(explorer_key(pipeline.config, seed).rpartition("seed")[2]))
+def _open_explorer(pipeline: Pipeline, seed: int, other: Pipeline | None = None) -> ExplorerSystem:
+    """Open the explorer that a seed's systems use, of another run if one is given."""
+    own = int(explorer_key((other or pipeline).config, seed).rpartition("seed")[2])
+    return opening.open_system(pipeline, own, trained_by=other)
 
 
 class Parts:
@@ -192,9 +193,10 @@ class Parts:
         return opening.encode_all(self.pipeline, texts)
 
     def explorer(self) -> ExplorerSystem:
-        """Return the explorer of this seed, or that of the run that the settings name."""
-        other = system_type(self.name).depends_on_run(self.settings)
-        return _open_explorer(self.pipeline if other is None else self.pipeline.other_run(other), self.seed)
+        """Return the explorer of this seed, or that of the run that the settings name; both walk this run's graph."""
+        conf = system_type(self.name).depends_on_run(self.settings)
+        other = None if conf is None else self.pipeline.other_run(conf)
+        return _open_explorer(self.pipeline, self.seed, other)
 
     def candidates(self) -> CandidateSource:
         """Return the explorer, or the hard negatives that take its place."""

@@ -122,11 +122,11 @@ def read_with_hops(pipeline: Pipeline, *splits: Split) -> list[Question]:
     return fill_hops(questions, graph_of(pipeline), reenter_topic=reenter, subgraphs=subgraphs_of(pipeline))
 
 
-def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
-    """Open the run's trained explorer of a seed, the first by default."""
-    config = pipeline.config
+def open_system(pipeline: Pipeline, seed: int | None = None, *, trained_by: Pipeline | None = None) -> ExplorerSystem:
+    """Open the run's trained explorer of a seed, the first by default, or that of another run over this one's graph."""
+    config, trained = pipeline.config, trained_by or pipeline
     system = load_system(
-        pipeline.artifact(f"explorer-seed{config.exploration.seeds[0] if seed is None else seed}").folder,
+        trained.artifact(f"explorer-seed{trained.config.exploration.seeds[0] if seed is None else seed}").folder,
         graph=graph_of(pipeline),
         encoder=encoder_of(config.encoding).name,
         encode=partial(encode_all, pipeline),

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 import tasks.tracking
 from benchmarks.killed_evaluation import LEDGER, copy_base, evaluate, kill_and_resume
+from benchmarks.places import RUN
 from flows.cli import app
 from flows.cli_output import MAX_ROWS, print_summary, summary_document
 from flows.summary import RunSummary, summarise, write_report
@@ -26,7 +28,9 @@ from kgqa_core.errors import KgqaError
 from kgqa_core.lm.calls import Meter
 from kgqa_core.oracle.player import Player
 from kgqa_core.run import compare as worker
+from kgqa_core.run.compare import Parts, read_asked
 from kgqa_core.run.ensure import ensure
+from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.run.stages import systems as answers
 from kgqa_core.run.stages.systems import Chunk, answer_chunk
@@ -344,3 +348,18 @@ def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
     assert "| tog (oracle) | oracle | gold |" in report
     traces = client.search_traces(locations=[experiment.experiment_id], include_spans=False, max_results=100)
     assert len(traces) == 3 * len(runs)
+
+
+def test_the_explorer_of_another_run_walks_this_runs_graph_under_this_runs_limits(
+    places: Configure, compared: Pipeline
+) -> None:
+    """Only its weights are lent: the stage's recipe knows nothing of the other's ``evaluation``."""
+    other = compared.home.parent / "narrow.yaml"
+    other.write_text(RUN + "evaluation: {attention_threshold: 1.0}\n", encoding="utf-8")
+    lent = places("systems.run=[dualr]", f"systems.dualr.explorer={other}")
+    questions = read_asked(lent)
+    with ExitStack() as stack:
+        explorer = Parts(lent, lent.specs["system-dualr-oracle-seed0"], stack).explorer()
+    own = [one.candidates for one in open_system(compared).answer(questions)]
+    assert [one.candidates for one in explorer.answer(questions)] == own
+    assert [one.candidates for one in open_system(lent.other_run(other)).answer(questions)] != own
