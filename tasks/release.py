@@ -172,7 +172,7 @@ class Releases:
 
     def ids(self) -> list[str]:
         """Return the releases that there are, the oldest first."""
-        found = [path.parent for path in self.folder.glob(f"*/{MANIFEST}")]
+        found = [path.parent for path in self.folder.glob(f"[!.]*/{MANIFEST}")]  # .*: half made
         return [folder.name for folder in sorted(found, key=lambda one: (read_manifest(one)["made"], one.name))]
 
     def read(self, name: str) -> Release:
@@ -259,10 +259,11 @@ class Releases:
         return last if last and last.kind == "rolled back" and last.from_release == release else None
 
     def last_challenger(self) -> str:
-        """Return the release that was judged or made last; InputError where there is none."""
+        """Return who was refused since the last promotion, or the newest; InputError where there is none."""
         if not (ids := self.ids()):
             raise InputError(f"there is no release of {self.model} yet: kgqa run makes one")
-        return next((move.to_release for move in reversed(self.moves()) if move.kind == "refused"), ids[-1])
+        last = next((move for move in reversed(self.moves()) if move.kind != "rolled back"), None)
+        return last.to_release if last and last.kind == "refused" else ids[-1]
 
     def before_champion(self) -> str:
         """Return the release that a rollback returns to; InputError where there is none.
@@ -274,7 +275,8 @@ class Releases:
             if move.kind == "promoted":
                 stack.append(move.to_release)
             elif move.kind == "rolled back":
-                stack = stack[: stack.index(move.to_release) + 1] if move.to_release in stack else [move.to_release]
+                at = stack[::-1].index(move.to_release) if move.to_release in stack else None  # from the end
+                stack = [*stack, move.to_release] if at is None else stack[: len(stack) - at]
         if len(stack) < 2:
             raise InputError(f"{self.model} had no champion before this one: there is nothing to return to")
         return stack[-2]

@@ -68,6 +68,42 @@ def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Rele
     assert shown[3:] == [("rolled back", "c", "b"), ("rolled back", "b", "a"), ("promoted", "a", "d")]
 
 
+def test_a_rollback_returns_to_the_champion_before_whoever_was_champion_twice_or_never(releases: Releases) -> None:
+    for name in "abac":
+        releases.move("promoted", name, "better")
+    for name in "aba":
+        assert releases.before_champion() == name
+        releases.move("rolled back", name, "worse")
+    with pytest.raises(InputError, match="nothing to return to"):
+        releases.before_champion()
+    releases.move("promoted", "b", "better")
+    releases.move("refused", "x", "worse")
+    releases.move("rolled back", "x", "by hand")
+    assert releases.before_champion() == "b"
+
+
+def test_who_is_promoted_by_hand_was_refused_since_the_last_promotion(releases: Releases, release: Release) -> None:
+    releases.move("promoted", "a", "first")
+    releases.move("refused", "b", "worse")
+    releases.move("promoted", "c", "better")
+    releases.move("rolled back", "a", "on call")
+    assert releases.last_challenger() == release.id  # the newest
+    releases.move("refused", "d", "worse")
+    releases.move("promoted", "d", "by hand")
+    releases.move("promoted", "e", "better")
+    assert releases.last_challenger() == release.id
+    releases.move("refused", "b", "worse")
+    releases.move("rolled back", "a", "on call")
+    assert releases.last_challenger() == "b"
+
+
+def test_half_made_releases_are_none(releases: Releases, release: Release) -> None:
+    for name in (f".{release.id}.0123456789ab.partial", f".{release.id}.gc.partial"):
+        shutil.copytree(release.folder, releases.folder / name)
+    assert releases.ids() == [release.id]
+    assert releases.last_challenger() == release.id
+
+
 def test_who_was_rolled_back_is_known_until_it_is_promoted_again(releases: Releases) -> None:
     releases.move("promoted", "a", "first")
     releases.move("promoted", "b", "better")
