@@ -13,12 +13,13 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kgqa_core.artifacts import DIGITS, Artifact, exclusive_lock, hash_json, read_artifact, write_json, written_whole
-from kgqa_core.config import RunConfig
+from kgqa_core.config import EvaluationSection, RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.errors import ArtifactError, InputError, with_nearest
 from kgqa_core.run.open import planner_seed
@@ -29,6 +30,7 @@ MoveKind = Literal["promoted", "refused", "rolled back"]
 PINNED = ("graph", "explorer", "lm", "dense", "reasoner")  # stages that answering needs
 MANIFEST, MOVES, SERVED, ARTIFACTS = "release.json", "moves.json", "served", "artifacts"
 LOCK_SECONDS = 60.0
+UNSERVED = {"split", "passes"}  # settings of evaluation that decide no answer
 CHAMPION = "champion"
 MODELS = "models:/"
 
@@ -46,8 +48,8 @@ class Release:
 
     @property
     def id(self) -> str:
-        """Name of the release: a hash of all that is promoted together."""
-        return release_id(self.stages)
+        """Name of the release, ``release_id`` of what it holds."""
+        return self.folder.name
 
     @property
     def served(self) -> Path:
@@ -83,9 +85,11 @@ def model_name(run_name: str) -> str:
     return "kgqa-" + re.sub(r"[^\w-]+", "-", run_name)  # MLflow refuses slashes, colons, dots and quotes
 
 
-def release_id(stages: Mapping[str, str]) -> str:
-    """Return the name of the release of some stages."""
-    return hash_json(dict(stages))[:DIGITS]
+def release_id(stages: Mapping[str, str], card: ServedCard | None = None) -> str:
+    """Return the name of the release of some stages, served so; without a card: as releases were named before it counted."""
+    shaping: Any = {"encoder": True, "batch_size": True, "evaluation": {*EvaluationSection.model_fields} - UNSERVED}
+    served = {"served": card.model_dump(mode="json", include=shaping)} if card else {}
+    return hash_json({**stages, **served})[:DIGITS]
 
 
 def made_of(config: RunConfig, pipeline: Pipeline) -> dict[str, str]:
@@ -188,14 +192,19 @@ class Releases:
         """Pin what a finished run made, unless it is pinned; ``config``: as the user gave it."""
         stages = pinned_stages(pipeline)
         fingerprints = {key: artifact.fingerprint for key, artifact in stages.items()}
-        folder = self.folder / release_id(fingerprints)
+        explorer = next(one for one in stages.values() if one.recipe.stage == "explorer")
+        card = card_of(config, explorer, stages["graph"], kgqa)
+        name, old = release_id(fingerprints, card), release_id(fingerprints)
+        with suppress(ArtifactError):  # there is none of the old name, or nobody can serve it
+            if release_id(fingerprints, read_card(self.folder / old / SERVED)) == name:
+                name = old
+        folder = self.folder / name
         if not (folder / MANIFEST).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             with written_whole(folder) as partial:
                 for artifact in stages.values():
                     link_folder(artifact.folder, partial / ARTIFACTS / artifact.recipe.stage / artifact.fingerprint)
-                explorer = next(one for one in stages.values() if one.recipe.stage == "explorer")
-                write_served(partial / SERVED, card_of(config, explorer, stages["graph"], kgqa), explorer)
+                write_served(partial / SERVED, card, explorer)
                 manifest = dict(run=config.name, made_of=made_of(config, pipeline), parent=parent, stages=fingerprints)
                 write_json(partial / MANIFEST, {**manifest, "made": now()})
         return self.read(folder.name)

@@ -12,7 +12,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.serve import open_served
-from tasks.release import Release, Releases, champion_of, resolve_start, without_start
+from tasks.release import Release, Releases, champion_of, release_id, resolve_start, without_start
 
 MODEL = "kgqa-tiny"
 
@@ -95,6 +95,27 @@ def test_who_is_promoted_by_hand_was_refused_since_the_last_promotion(releases: 
     releases.move("refused", "b", "worse")
     releases.move("rolled back", "a", "on call")
     assert releases.last_challenger() == "b"
+
+
+def test_what_is_served_is_part_of_a_release_and_older_names_stay(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    limits = tiny_copy.evaluation.model_copy(update={"edge_budget": 3, "evidence_paths": 1})
+    batches = tiny_copy.runtime.model_copy(update={"batch_size": 31})
+    for changed in ({"evaluation": limits}, {"runtime": batches}):
+        config = tiny_copy.model_copy(update=changed)
+        made = releases.make(config, Pipeline(tiny_copy), None, "0")
+        assert made.stages == release.stages
+        assert made.id != release.id
+        assert (made.card.evaluation, made.card.batch_size) == (config.evaluation, config.runtime.batch_size)
+    unserved = tiny_copy.evaluation.model_copy(update={"split": "dev", "passes": 2})
+    same = releases.make(tiny_copy.model_copy(update={"evaluation": unserved}), Pipeline(tiny_copy), None, "1")
+    assert same.id == release.id
+    old = releases.folder / release_id(release.stages)  # named when stages alone counted
+    release.folder.rename(old)
+    assert releases.make(tiny_copy, Pipeline(tiny_copy), None, "1").folder == old == releases.read(old.name).folder
+    other = tiny_copy.model_copy(update={"evaluation": limits})
+    assert releases.make(other, Pipeline(tiny_copy), None, "1").folder != old
 
 
 def test_half_made_releases_are_none(releases: Releases, release: Release) -> None:
