@@ -18,7 +18,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kgqa_core.artifacts import DIGITS, Artifact, exclusive_lock, hash_json, read_artifact, write_json, written_whole
+from kgqa_core.artifacts import (
+    DIGITS,
+    Artifact,
+    exclusive_lock,
+    hash_json,
+    inspect_artifact,
+    read_artifact,
+    write_json,
+    written_whole,
+)
 from kgqa_core.config import EvaluationSection, RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.errors import ArtifactError, InputError, with_nearest
@@ -86,7 +95,7 @@ def model_name(run_name: str) -> str:
 
 
 def release_id(stages: Mapping[str, str], card: ServedCard | None = None) -> str:
-    """Return the name of the release of some stages, served so; without a card: as releases were named before it counted."""
+    """Return the name of the release of some stages, served so; without a card: as releases were once named."""
     shaping: Any = {"encoder": True, "batch_size": True, "evaluation": {*EvaluationSection.model_fields} - UNSERVED}
     served = {"served": card.model_dump(mode="json", include=shaping)} if card else {}
     return hash_json({**stages, **served})[:DIGITS]
@@ -127,8 +136,8 @@ def resolve_start(config: RunConfig) -> tuple[RunConfig, str | None]:
     """Return the configuration with the folder of the explorer where ``init_from`` names a release, and its id.
 
     That is the champion of the model or, where a release of this run was made of the same data and configuration, the
-    one that it started from: so nothing new means nothing done. ``models:/NAME@champion`` of this run itself starts
-    afresh while there is none. Raises InputError for another release that there is not.
+    one that it started from, if it is still there: so nothing new means nothing done. ``models:/NAME@champion`` of this
+    run itself starts afresh while there is none. Raises InputError for another release that there is not.
     """
     if not starts_from_release(config):
         return config, None
@@ -138,10 +147,10 @@ def resolve_start(config: RunConfig) -> tuple[RunConfig, str | None]:
     pipeline = Pipeline(bare)
     if pipeline.find("questions") and pipeline.find("graph"):
         same = made_of(config, pipeline)
-        for release in map(own.read, reversed(own.ids())):
-            if release.made_of == same:
-                parent = release.parent and other.read(release.parent)
-                return without_start(config, parent.served if parent else None), release.parent
+        release = next((one for one in map(own.read, reversed(own.ids())) if one.made_of == same), None)
+        if release and release.parent in (None, *other.ids()):  # else it was deleted: that start cannot be had again
+            parent = release.parent and other.read(release.parent)
+            return without_start(config, parent.served if parent else None), release.parent
     if name == CHAMPION and champion_of(other.moves()) is None and other.model == own.model:
         return bare, None
     chosen = other.champion() if name == CHAMPION else other.read(name)
@@ -210,16 +219,26 @@ class Releases:
         return self.read(folder.name)
 
     def restore(self, release: Release) -> list[str]:
-        """Put back what a release needs and the artifact store has lost; return the keys of these stages."""
+        """Put back what a release needs and the artifact store has lost; return the keys of these stages.
+
+        Raises ArtifactError where the release's own files are damaged, as those are that the store had under one link.
+        """
         lost = []
         for key, fingerprint in release.stages.items():
             stage = key.partition("-")[0]
             target = self.home / "artifacts" / stage / fingerprint
             if read_artifact(target) is None:
+                kept = release.folder / ARTIFACTS / stage / fingerprint
+                whole, faults = inspect_artifact(kept, whole=True)  # linked, the next run would take it for whole
+                if whole is None or faults:
+                    raise ArtifactError(
+                        f"the release {release.id} is damaged: {kept / (faults or ['manifest.json'])[0]} is missing or "
+                        "not as it was written. Take another release: --to RELEASE"
+                    )
                 shutil.rmtree(target, ignore_errors=True)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with written_whole(target) as partial:
-                    link_folder(release.folder / ARTIFACTS / stage / fingerprint, partial)
+                    link_folder(kept, partial)
                 lost.append(key)
         return lost
 
@@ -244,10 +263,12 @@ class Releases:
             self._write([*moves, made])
             return made
 
-    def tell(self) -> None:
-        """Note that MLflow's aliases show the last move."""
+    def tell(self, shown: int) -> list[Move]:
+        """Note that MLflow's aliases showed the last of the first ``shown`` moves; return all that there are by now."""
         with exclusive_lock(self.folder / "moves.lock", timeout=LOCK_SECONDS):
-            self._write([replace(move, told=True) for move in self.moves()])
+            moves = self.moves()
+            self._write([replace(move, told=move.told or number < shown) for number, move in enumerate(moves)])
+            return moves
 
     def take_unannounced(self) -> list[Move]:
         """Return the moves that the webhook was not told of, and note that it was: so none is announced twice."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from kgqa_core.artifacts import read_artifact
-from kgqa_core.config import RunConfig
+from flows import gated
+from kgqa_core.artifacts import read_artifact, write_json
+from kgqa_core.config import RunConfig, TrackingSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.serve import open_served
@@ -143,7 +145,7 @@ def test_refusals_are_noted_once_and_move_nothing(releases: Releases) -> None:
     releases.move("promoted", "a", "first")
     for _ in range(3):
         releases.move("refused", "b", "worse")
-        releases.tell()
+        releases.tell(len(releases.moves()))
     assert [move.kind for move in releases.moves()] == ["promoted", "refused"]
     assert champion_of(releases.moves()) == "a"
 
@@ -185,3 +187,55 @@ def test_training_starts_from_the_champion_and_nothing_new_from_where_it_started
     assert (named.exploration.init_from, parent) == (first.served, first.id)
     with pytest.raises(InputError, match="kgqa-tiny"):
         resolve_start(started(config, "models:/kgqa-tiniest@champion"))
+
+
+def test_a_start_that_was_deleted_stops_nothing(releases: Releases, tiny_copy: RunConfig) -> None:
+    config = started(tiny_copy, f"models:/{MODEL}@champion")
+    child = releases.make(config, Pipeline(without_start(config)), "gone", "0")
+    assert resolve_start(config) == (without_start(config), None)
+    releases.move("promoted", child.id, "by hand")
+    assert resolve_start(config) == (without_start(config, child.served), child.id)
+    with pytest.raises(InputError, match="there is no release 'gone'"):
+        resolve_start(started(tiny_copy, f"models:/{MODEL}@gone"))
+
+
+def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, release: Release) -> None:
+    stored = releases.home / "artifacts" / "explorer" / release.explorer
+    with (stored / "model.safetensors").open("r+b") as weights:  # one file under two links
+        weights.seek(-1, os.SEEK_END)
+        weights.write(b"\x7f")
+    shutil.rmtree(stored)  # as kgqa verify --remove does
+    with pytest.raises(ArtifactError, match=rf"the release {release.id} is damaged: .*model\.safetensors"):
+        releases.restore(release)
+    assert not stored.exists()
+    shutil.rmtree(release.folder / "artifacts" / "explorer")
+    with pytest.raises(ArtifactError, match=rf"{release.explorer}/manifest\.json is missing"):
+        releases.restore(release)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_move_that_comes_while_mlflow_is_told_is_told_as_well(
+    releases: Releases, tiny_copy: RunConfig, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    config = tiny_copy.model_copy(update={"tracking": TrackingSection()})
+    for name in "ab":
+        (releases.folder / name).mkdir(parents=True)
+        manifest = {"run": "tiny", "made_of": {}, "parent": None, "stages": {"explorer-seed0": name}, "made": name}
+        write_json(releases.folder / name / "release.json", manifest)
+        releases.move("promoted", name, "better")
+    shown = list[str | None]()
+
+    def point(_home: Path, _model: str, champion: str | None, _challenger: str | None) -> bool:
+        if len(releases.moves()) == 2:
+            releases.move("rolled back", "a", "on call, in another process")
+            if told:
+                gated.tell_aliases(config, releases)
+        shown.append(champion)
+        return True
+
+    monkeypatch.setattr(gated, "point_aliases", point)
+    gated.tell_aliases(config, releases)
+    assert shown == ["a"] * told + ["b", "a"]
+    assert all(move.told for move in releases.moves())
+    gated.tell_aliases(config, releases)
+    assert len(shown) == 2 + told
