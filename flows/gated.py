@@ -84,8 +84,11 @@ def tell_aliases(config: RunConfig, releases: Releases) -> None:
     moves = releases.moves()
     if not moves or moves[-1].told or not (config.tracking.enabled and config.tracking.register_models):
         return
-    champion, last = releases.champion(), moves[-1]
-    challenger = releases.read(last.to_release) if last.kind == "refused" else None
-    versions = champion.explorer if champion else None, challenger.explorer if challenger else None
-    if point_aliases(releases.home, releases.model, *versions):
-        releases.tell()
+    shown = -1
+    while shown != len(moves):  # whoever moved the champion meanwhile may have told MLflow before this did
+        shown, champion, last = len(moves), champion_of(moves), moves[-1]
+        named = champion, last.to_release if last.kind == "refused" else None
+        versions = [releases.read(one).explorer if one else None for one in named]
+        if not point_aliases(releases.home, releases.model, *versions):
+            return
+        moves = releases.tell(shown)

@@ -37,7 +37,7 @@ from tasks.verdict import LOSS, Judged, judge_challenger
 if TYPE_CHECKING:
     from kgqa_core.types import Question
 
-GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 3, "gate-answers", 1  # the stages, and their versions
+GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 4, "gate-answers", 1  # the stages, and their versions
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
 CHUNK = 1024  # questions that are answered at once
 NUM_ASKED = 20  # questions that a fresh process answers
@@ -94,11 +94,15 @@ class CarriedRun(Pipeline):
 
     def answers(self, row: str) -> Path:
         """Return the answers of a row of the comparison, by its first answerer and the release's seed."""
-        systems, seed = self.config.systems, self.config.exploration.seeds[0]
-        assert systems is not None
-        key = system_key(row, systems.rows()[row][1][0], (systems.seeds or (seed,))[0])
+        key = answering_stage(self.config, row)
         ensure(self, [key])
         return self.artifact(key).folder / PREDICTIONS
+
+
+def answering_stage(config: RunConfig, row: str) -> str:
+    """Return the stage that answers for a row of the comparison: by its first answerer and the release's seed."""
+    assert config.systems is not None
+    return system_key(row, config.systems.rows()[row][1][0], (config.systems.seeds or config.exploration.seeds)[0])
 
 
 def gate_questions(pipeline: Pipeline) -> list[Question]:
@@ -168,6 +172,9 @@ def judge(
     ids = {"challenger": challenger.id, "champion": champion.id if champion else ""}
     inputs = {"controls": controls.content, "questions": pipeline.artifact("questions").content}
     inputs["graph"] = pipeline.artifact("graph").content
+    for name in section.systems:  # settings, prompts, model: as the run's own answers are made
+        if answered := pipeline.recipe(answering_stage(pipeline.config, name)):
+            inputs[f"system {name}"] = answered.fingerprint
     judged = section.model_dump(mode="json", exclude={"share", *CAPS})
     recipe = Recipe(GATE, GATE_VERSION, {**judged, **ids}, inputs)
 

@@ -13,12 +13,22 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kgqa_core.artifacts import DIGITS, Artifact, exclusive_lock, hash_json, read_artifact, write_json, written_whole
-from kgqa_core.config import RunConfig
+from kgqa_core.artifacts import (
+    DIGITS,
+    Artifact,
+    exclusive_lock,
+    hash_json,
+    inspect_artifact,
+    read_artifact,
+    write_json,
+    written_whole,
+)
+from kgqa_core.config import EvaluationSection, RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.errors import ArtifactError, InputError, with_nearest
 from kgqa_core.run.open import planner_seed
@@ -29,6 +39,7 @@ MoveKind = Literal["promoted", "refused", "rolled back"]
 PINNED = ("graph", "explorer", "lm", "dense", "reasoner")  # stages that answering needs
 MANIFEST, MOVES, SERVED, ARTIFACTS = "release.json", "moves.json", "served", "artifacts"
 LOCK_SECONDS = 60.0
+UNSERVED = {"split", "passes"}  # settings of evaluation that decide no answer
 CHAMPION = "champion"
 MODELS = "models:/"
 
@@ -46,8 +57,8 @@ class Release:
 
     @property
     def id(self) -> str:
-        """Name of the release: a hash of all that is promoted together."""
-        return release_id(self.stages)
+        """Name of the release, ``release_id`` of what it holds."""
+        return self.folder.name
 
     @property
     def served(self) -> Path:
@@ -83,9 +94,11 @@ def model_name(run_name: str) -> str:
     return "kgqa-" + re.sub(r"[^\w-]+", "-", run_name)  # MLflow refuses slashes, colons, dots and quotes
 
 
-def release_id(stages: Mapping[str, str]) -> str:
-    """Return the name of the release of some stages."""
-    return hash_json(dict(stages))[:DIGITS]
+def release_id(stages: Mapping[str, str], card: ServedCard | None = None) -> str:
+    """Return the name of the release of some stages, served so; without a card: as releases were once named."""
+    shaping: Any = {"encoder": True, "batch_size": True, "evaluation": {*EvaluationSection.model_fields} - UNSERVED}
+    served = {"served": card.model_dump(mode="json", include=shaping)} if card else {}
+    return hash_json({**stages, **served})[:DIGITS]
 
 
 def made_of(config: RunConfig, pipeline: Pipeline) -> dict[str, str]:
@@ -123,8 +136,8 @@ def resolve_start(config: RunConfig) -> tuple[RunConfig, str | None]:
     """Return the configuration with the folder of the explorer where ``init_from`` names a release, and its id.
 
     That is the champion of the model or, where a release of this run was made of the same data and configuration, the
-    one that it started from: so nothing new means nothing done. ``models:/NAME@champion`` of this run itself starts
-    afresh while there is none. Raises InputError for another release that there is not.
+    one that it started from, if it is still there: so nothing new means nothing done. ``models:/NAME@champion`` of this
+    run itself starts afresh while there is none. Raises InputError for another release that there is not.
     """
     if not starts_from_release(config):
         return config, None
@@ -134,10 +147,10 @@ def resolve_start(config: RunConfig) -> tuple[RunConfig, str | None]:
     pipeline = Pipeline(bare)
     if pipeline.find("questions") and pipeline.find("graph"):
         same = made_of(config, pipeline)
-        for release in map(own.read, reversed(own.ids())):
-            if release.made_of == same:
-                parent = release.parent and other.read(release.parent)
-                return without_start(config, parent.served if parent else None), release.parent
+        release = next((one for one in map(own.read, reversed(own.ids())) if one.made_of == same), None)
+        if release and release.parent in (None, *other.ids()):  # else it was deleted: that start cannot be had again
+            parent = release.parent and other.read(release.parent)
+            return without_start(config, parent.served if parent else None), release.parent
     if name == CHAMPION and champion_of(other.moves()) is None and other.model == own.model:
         return bare, None
     chosen = other.champion() if name == CHAMPION else other.read(name)
@@ -172,7 +185,7 @@ class Releases:
 
     def ids(self) -> list[str]:
         """Return the releases that there are, the oldest first."""
-        found = [path.parent for path in self.folder.glob(f"*/{MANIFEST}")]
+        found = [path.parent for path in self.folder.glob(f"[!.]*/{MANIFEST}")]  # .*: half made
         return [folder.name for folder in sorted(found, key=lambda one: (read_manifest(one)["made"], one.name))]
 
     def read(self, name: str) -> Release:
@@ -188,29 +201,44 @@ class Releases:
         """Pin what a finished run made, unless it is pinned; ``config``: as the user gave it."""
         stages = pinned_stages(pipeline)
         fingerprints = {key: artifact.fingerprint for key, artifact in stages.items()}
-        folder = self.folder / release_id(fingerprints)
+        explorer = next(one for one in stages.values() if one.recipe.stage == "explorer")
+        card = card_of(config, explorer, stages["graph"], kgqa)
+        name, old = release_id(fingerprints, card), release_id(fingerprints)
+        with suppress(ArtifactError):  # there is none of the old name, or nobody can serve it
+            if release_id(fingerprints, read_card(self.folder / old / SERVED)) == name:
+                name = old
+        folder = self.folder / name
         if not (folder / MANIFEST).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             with written_whole(folder) as partial:
                 for artifact in stages.values():
                     link_folder(artifact.folder, partial / ARTIFACTS / artifact.recipe.stage / artifact.fingerprint)
-                explorer = next(one for one in stages.values() if one.recipe.stage == "explorer")
-                write_served(partial / SERVED, card_of(config, explorer, stages["graph"], kgqa), explorer)
+                write_served(partial / SERVED, card, explorer)
                 manifest = dict(run=config.name, made_of=made_of(config, pipeline), parent=parent, stages=fingerprints)
                 write_json(partial / MANIFEST, {**manifest, "made": now()})
         return self.read(folder.name)
 
     def restore(self, release: Release) -> list[str]:
-        """Put back what a release needs and the artifact store has lost; return the keys of these stages."""
+        """Put back what a release needs and the artifact store has lost; return the keys of these stages.
+
+        Raises ArtifactError where the release's own files are damaged, as those are that the store had under one link.
+        """
         lost = []
         for key, fingerprint in release.stages.items():
             stage = key.partition("-")[0]
             target = self.home / "artifacts" / stage / fingerprint
             if read_artifact(target) is None:
+                kept = release.folder / ARTIFACTS / stage / fingerprint
+                whole, faults = inspect_artifact(kept, whole=True)  # linked, the next run would take it for whole
+                if whole is None or faults:
+                    raise ArtifactError(
+                        f"the release {release.id} is damaged: {kept / (faults or ['manifest.json'])[0]} is missing or "
+                        "not as it was written. Take another release: --to RELEASE"
+                    )
                 shutil.rmtree(target, ignore_errors=True)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with written_whole(target) as partial:
-                    link_folder(release.folder / ARTIFACTS / stage / fingerprint, partial)
+                    link_folder(kept, partial)
                 lost.append(key)
         return lost
 
@@ -235,10 +263,12 @@ class Releases:
             self._write([*moves, made])
             return made
 
-    def tell(self) -> None:
-        """Note that MLflow's aliases show the last move."""
+    def tell(self, shown: int) -> list[Move]:
+        """Note that MLflow's aliases showed the last of the first ``shown`` moves; return all that there are by now."""
         with exclusive_lock(self.folder / "moves.lock", timeout=LOCK_SECONDS):
-            self._write([replace(move, told=True) for move in self.moves()])
+            moves = self.moves()
+            self._write([replace(move, told=move.told or number < shown) for number, move in enumerate(moves)])
+            return moves
 
     def take_unannounced(self) -> list[Move]:
         """Return the moves that the webhook was not told of, and note that it was: so none is announced twice."""
@@ -259,10 +289,11 @@ class Releases:
         return last if last and last.kind == "rolled back" and last.from_release == release else None
 
     def last_challenger(self) -> str:
-        """Return the release that was judged or made last; InputError where there is none."""
+        """Return who was refused since the last promotion, or the newest; InputError where there is none."""
         if not (ids := self.ids()):
             raise InputError(f"there is no release of {self.model} yet: kgqa run makes one")
-        return next((move.to_release for move in reversed(self.moves()) if move.kind == "refused"), ids[-1])
+        last = next((move for move in reversed(self.moves()) if move.kind != "rolled back"), None)
+        return last.to_release if last and last.kind == "refused" else ids[-1]
 
     def before_champion(self) -> str:
         """Return the release that a rollback returns to; InputError where there is none.
@@ -274,7 +305,8 @@ class Releases:
             if move.kind == "promoted":
                 stack.append(move.to_release)
             elif move.kind == "rolled back":
-                stack = stack[: stack.index(move.to_release) + 1] if move.to_release in stack else [move.to_release]
+                at = stack[::-1].index(move.to_release) if move.to_release in stack else None  # from the end
+                stack = [*stack, move.to_release] if at is None else stack[: len(stack) - at]
         if len(stack) < 2:
             raise InputError(f"{self.model} had no champion before this one: there is nothing to return to")
         return stack[-2]

@@ -145,7 +145,7 @@ def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     assert "| all |" in equal.markdown
     assert "| relation " in equal.markdown
     worse = made_worse(release, tmp_path / "worse")
-    refused = judged(pipeline, worse, release, margin=1.4)  # other settings: both releases have one id here
+    refused = judged(pipeline, worse, release, margin=1.4)
     assert "is significantly worse" in refused.reason
     assert "| refused |" in refused.markdown
     assert not any(name.startswith("fresh_process") for name in document(refused)["figures"])
@@ -210,6 +210,14 @@ def test_systems_are_asked_once_with_the_parts_of_each_release(tmp_path: Path) -
     assert pipeline.artifact("dense-seed0").content in planners
     lost = replace(release, stages={key: one for key, one in release.stages.items() if key != "dense-seed0"})
     assert "has no dense-seed0" in judged(pipeline, release, lost, margin=1.3).reason
+    assert not judged(pipeline, other, release).outcome.built
+    assert pipeline.config.systems is not None
+    ensure(pipeline, ["supervision"])  # as a run has done, whose verdict knows how the row was answered
+    before, changed = judged(pipeline, other, release).outcome, {"num_questions": 7}
+    mended = pipeline.config.model_copy(update={"systems": pipeline.config.systems.model_copy(update=changed)})
+    after = judged(Pipeline(mended), other, release).outcome
+    assert after.built
+    assert after.artifact.recipe.inputs.keys() == before.artifact.recipe.inputs.keys()
     with pytest.raises(ConfigError, match=r"gate\.systems = eperm: the rows of systems are rog"):
         read_config(tmp_path / "places.yaml", ["gate.systems=[eperm]"])
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from kgqa_core.artifacts import read_artifact
-from kgqa_core.config import RunConfig
+from flows import gated
+from kgqa_core.artifacts import read_artifact, write_json
+from kgqa_core.config import RunConfig, TrackingSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.serve import open_served
-from tasks.release import Release, Releases, champion_of, resolve_start, without_start
+from tasks.release import Release, Releases, champion_of, release_id, resolve_start, without_start
 
 MODEL = "kgqa-tiny"
 
@@ -68,6 +70,63 @@ def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Rele
     assert shown[3:] == [("rolled back", "c", "b"), ("rolled back", "b", "a"), ("promoted", "a", "d")]
 
 
+def test_a_rollback_returns_to_the_champion_before_whoever_was_champion_twice_or_never(releases: Releases) -> None:
+    for name in "abac":
+        releases.move("promoted", name, "better")
+    for name in "aba":
+        assert releases.before_champion() == name
+        releases.move("rolled back", name, "worse")
+    with pytest.raises(InputError, match="nothing to return to"):
+        releases.before_champion()
+    releases.move("promoted", "b", "better")
+    releases.move("refused", "x", "worse")
+    releases.move("rolled back", "x", "by hand")
+    assert releases.before_champion() == "b"
+
+
+def test_who_is_promoted_by_hand_was_refused_since_the_last_promotion(releases: Releases, release: Release) -> None:
+    releases.move("promoted", "a", "first")
+    releases.move("refused", "b", "worse")
+    releases.move("promoted", "c", "better")
+    releases.move("rolled back", "a", "on call")
+    assert releases.last_challenger() == release.id  # the newest
+    releases.move("refused", "d", "worse")
+    releases.move("promoted", "d", "by hand")
+    releases.move("promoted", "e", "better")
+    assert releases.last_challenger() == release.id
+    releases.move("refused", "b", "worse")
+    releases.move("rolled back", "a", "on call")
+    assert releases.last_challenger() == "b"
+
+
+def test_what_is_served_is_part_of_a_release_and_older_names_stay(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    limits = tiny_copy.evaluation.model_copy(update={"edge_budget": 3, "evidence_paths": 1})
+    batches = tiny_copy.runtime.model_copy(update={"batch_size": 31})
+    for changed in ({"evaluation": limits}, {"runtime": batches}):
+        config = tiny_copy.model_copy(update=changed)
+        made = releases.make(config, Pipeline(tiny_copy), None, "0")
+        assert made.stages == release.stages
+        assert made.id != release.id
+        assert (made.card.evaluation, made.card.batch_size) == (config.evaluation, config.runtime.batch_size)
+    unserved = tiny_copy.evaluation.model_copy(update={"split": "dev", "passes": 2})
+    same = releases.make(tiny_copy.model_copy(update={"evaluation": unserved}), Pipeline(tiny_copy), None, "1")
+    assert same.id == release.id
+    old = releases.folder / release_id(release.stages)  # named when stages alone counted
+    release.folder.rename(old)
+    assert releases.make(tiny_copy, Pipeline(tiny_copy), None, "1").folder == old == releases.read(old.name).folder
+    other = tiny_copy.model_copy(update={"evaluation": limits})
+    assert releases.make(other, Pipeline(tiny_copy), None, "1").folder != old
+
+
+def test_half_made_releases_are_none(releases: Releases, release: Release) -> None:
+    for name in (f".{release.id}.0123456789ab.partial", f".{release.id}.gc.partial"):
+        shutil.copytree(release.folder, releases.folder / name)
+    assert releases.ids() == [release.id]
+    assert releases.last_challenger() == release.id
+
+
 def test_who_was_rolled_back_is_known_until_it_is_promoted_again(releases: Releases) -> None:
     releases.move("promoted", "a", "first")
     releases.move("promoted", "b", "better")
@@ -86,7 +145,7 @@ def test_refusals_are_noted_once_and_move_nothing(releases: Releases) -> None:
     releases.move("promoted", "a", "first")
     for _ in range(3):
         releases.move("refused", "b", "worse")
-        releases.tell()
+        releases.tell(len(releases.moves()))
     assert [move.kind for move in releases.moves()] == ["promoted", "refused"]
     assert champion_of(releases.moves()) == "a"
 
@@ -128,3 +187,55 @@ def test_training_starts_from_the_champion_and_nothing_new_from_where_it_started
     assert (named.exploration.init_from, parent) == (first.served, first.id)
     with pytest.raises(InputError, match="kgqa-tiny"):
         resolve_start(started(config, "models:/kgqa-tiniest@champion"))
+
+
+def test_a_start_that_was_deleted_stops_nothing(releases: Releases, tiny_copy: RunConfig) -> None:
+    config = started(tiny_copy, f"models:/{MODEL}@champion")
+    child = releases.make(config, Pipeline(without_start(config)), "gone", "0")
+    assert resolve_start(config) == (without_start(config), None)
+    releases.move("promoted", child.id, "by hand")
+    assert resolve_start(config) == (without_start(config, child.served), child.id)
+    with pytest.raises(InputError, match="there is no release 'gone'"):
+        resolve_start(started(tiny_copy, f"models:/{MODEL}@gone"))
+
+
+def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, release: Release) -> None:
+    stored = releases.home / "artifacts" / "explorer" / release.explorer
+    with (stored / "model.safetensors").open("r+b") as weights:  # one file under two links
+        weights.seek(-1, os.SEEK_END)
+        weights.write(b"\x7f")
+    shutil.rmtree(stored)  # as kgqa verify --remove does
+    with pytest.raises(ArtifactError, match=rf"the release {release.id} is damaged: .*model\.safetensors"):
+        releases.restore(release)
+    assert not stored.exists()
+    shutil.rmtree(release.folder / "artifacts" / "explorer")
+    with pytest.raises(ArtifactError, match=rf"{release.explorer}/manifest\.json is missing"):
+        releases.restore(release)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_move_that_comes_while_mlflow_is_told_is_told_as_well(
+    releases: Releases, tiny_copy: RunConfig, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    config = tiny_copy.model_copy(update={"tracking": TrackingSection()})
+    for name in "ab":
+        (releases.folder / name).mkdir(parents=True)
+        manifest = {"run": "tiny", "made_of": {}, "parent": None, "stages": {"explorer-seed0": name}, "made": name}
+        write_json(releases.folder / name / "release.json", manifest)
+        releases.move("promoted", name, "better")
+    shown = list[str | None]()
+
+    def point(_home: Path, _model: str, champion: str | None, _challenger: str | None) -> bool:
+        if len(releases.moves()) == 2:
+            releases.move("rolled back", "a", "on call, in another process")
+            if told:
+                gated.tell_aliases(config, releases)
+        shown.append(champion)
+        return True
+
+    monkeypatch.setattr(gated, "point_aliases", point)
+    gated.tell_aliases(config, releases)
+    assert shown == ["a"] * told + ["b", "a"]
+    assert all(move.told for move in releases.moves())
+    gated.tell_aliases(config, releases)
+    assert len(shown) == 2 + told
