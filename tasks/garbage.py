@@ -227,7 +227,6 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
     for lock in (home / "outbox").glob("*.lock"):
         if not lock.with_suffix(".json").exists() and _is_free(lock):
             yield lock, "lock file"
-    yield from ((path, "unreadable note") for path in (home / "outbox").glob("*.unreadable"))
     for log in (home / "run").glob("prefect-*.log"):
         if not any(log.name in path.read_text(encoding="utf-8") for path in (home / "run").glob("process-*.json")):
             yield log, "old log"

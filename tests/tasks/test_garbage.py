@@ -106,7 +106,6 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
                 ("lock file", "1-old.lock"),
                 ("lock file", f"{artifacts[0].folder.name}.lock"),
                 ("lock file", f"{artifacts[1].folder.name}.lock"),
-                ("unreadable note", "1-old.unreadable"),
             ]
         )
         with pytest.raises(KgqaError, match="runs are at work, and may need what is there: a run"):
@@ -121,7 +120,7 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
         f"{artifacts[0].folder.name}.lock",
         "cafe.work",
     }
-    assert not list((tmp_path / "outbox").iterdir())
+    assert [path.name for path in (tmp_path / "outbox").iterdir()] == ["1-old.unreadable"]  # somebody may mend it
 
 
 def test_the_command_shows_and_deletes_only_when_told(own_home: Path) -> None:
