@@ -101,6 +101,33 @@ def run_address(uri: str, page: str) -> str:
     return f"{server}/{page}"
 
 
+def named_by_aliases(home: Path) -> set[str] | None:
+    """Return explorers (fingerprints) and graphs (content hashes) of the model versions that an alias names.
+
+    None, after a warning, where MLflow does not answer.
+    """
+    own = os.environ.get("MLFLOW_TRACKING_URI") or running_server(home, "mlflow")
+    if not own and not (home / "mlflow" / "mlflow.db").is_file():
+        return set()
+    import_mlflow()
+    from mlflow import MlflowClient
+
+    found, page = set[str](), None
+    try:
+        uri = tracking_uri(home)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        while page is None or page.token:
+            page = client.search_registered_models(page_token=page.token if page else None)
+            for model in page:
+                for version in {str(one) for one in model.aliases.values()}:
+                    tags = client.get_model_version(model.name, version).tags
+                    found |= {tags[name] for name in ("fingerprint", "graph") if name in tags}
+    except Exception as problem:  # whatever MLflow throws
+        _log.warning("cannot ask MLflow: %s: %s", type(problem).__name__, mask(str(problem))[:500])
+        return None
+    return found
+
+
 def artifacts_uri(home: Path, uri: str) -> str | None:
     """Return where artifacts of a new experiment go; None: where the server likes.
 
