@@ -43,11 +43,11 @@ def gc(
       kgqa gc conf/nightly.yaml --last 7 --delete
       kgqa gc --pin nightly
     """
-    from kgqa_core.config_file import home_folder, read_config
+    from kgqa_core.config_file import home_here, read_config
     from tasks import garbage
 
     config = read_config(conf) if conf else None
-    home = config.runtime.home if config else home_folder()
+    home = config.runtime.home if config else home_here()
     if pin is not None:
         garbage.pin(home, pin)
     elif (conf is None) != everything:
