@@ -25,7 +25,8 @@ def gc(
     pin: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Keep this for good: a fingerprint, a release, or a run configuration's name."
+            metavar="NAME",
+            help="Keep this for good: a fingerprint, a release (or how it begins), a configuration's name.",
         ),
     ] = None,
     as_json: Json = False,
@@ -33,8 +34,8 @@ def gc(
     """Show what no run, release or accepted build needs any more, and with --delete delete it.
 
     Kept are the last runs and accepted builds, the champion, the one before it, the release that was refused last, what
-    is pinned, and whatever any of these was made of. Calls of language models, encodings, and what MLflow and Prefect
-    have are never touched. Nothing is deleted while a run is at work.
+    MLflow's aliases name, what is pinned, and whatever any of these was made of. Calls of language models, encodings,
+    and what MLflow and Prefect have are never touched. Nothing is deleted while a run is at work.
 
     \b
     Examples:
@@ -42,16 +43,16 @@ def gc(
       kgqa gc conf/nightly.yaml --last 7 --delete
       kgqa gc --pin nightly
     """
-    from kgqa_core.config_file import home_folder, read_config
+    from kgqa_core.config_file import home_here, read_config
     from tasks import garbage
 
     config = read_config(conf) if conf else None
-    home = config.runtime.home if config else home_folder()
-    if pin:
+    home = config.runtime.home if config else home_here()
+    if pin is not None:
         garbage.pin(home, pin)
     elif (conf is None) != everything:
         raise typer.BadParameter("give a run configuration, or --all")
-    if pin and conf is None and not everything:
+    if pin is not None and conf is None and not everything:
         typer.echo(f"pinned, in {home / garbage.PINS}: {', '.join(garbage.read_pins(home))}")
         return
     with working("looking"):

@@ -66,12 +66,12 @@ def status(
 
 def show_home(as_json: bool) -> None:
     """Print the home at a glance."""
-    from kgqa_core.config_file import home_folder
+    from kgqa_core.config_file import home_here
 
     with working("looking"):
         from tasks.overview import local_time, overview
 
-        found = overview(home_folder())
+        found = overview(home_here())
     if as_json:
         print_json(found)
         return

@@ -52,10 +52,10 @@ def up(
       kgqa up --status
       kgqa up --prefect-port 4300 --mlflow-port 5300 --worker kgqa-cpu --worker kgqa-gpu
     """
-    from kgqa_core.config_file import home_folder
+    from kgqa_core.config_file import home_here
     from tasks.services import read_services
 
-    home, fresh = home_folder(), False
+    home, fresh = home_here(), False
     if status:
         services = read_services(home)
     else:
@@ -79,11 +79,11 @@ def down(as_json: Json = False) -> None:
     Example:
       kgqa down
     """
-    from kgqa_core.config_file import home_folder
+    from kgqa_core.config_file import home_here
     from tasks import services as of
 
     with working("ending"):
-        ended = of.down(home_folder())
+        ended = of.down(home_here())
     if as_json:
         print_json({"ended": ended})
     else:
@@ -102,12 +102,15 @@ def default_file() -> Path:
 
 def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> bool:
     """Print what runs, and say whether everything does."""
+    from tasks.mlflow_store import mask
     from tasks.services import MLFLOW, PREFECT, healthy
 
     names = [*dict.fromkeys((PREFECT, MLFLOW, *services.names))] if services else []
     states = {name: healthy(services, name) for name in names} if services else {}
     everything = bool(states) and all(states.values())
-    addresses = {PREFECT: services.prefect.removesuffix("/api"), MLFLOW: services.mlflow} if services else {}
+    addresses = (
+        {PREFECT: mask(services.prefect.removesuffix("/api")), MLFLOW: mask(services.mlflow)} if services else {}
+    )
     if as_json:
         found = {name: {"up": up, "address": addresses.get(name)} for name, up in states.items()}
         print_json({"up": everything, "started_now": fresh, "services": found})
@@ -115,12 +118,10 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     if services is None:
         typer.echo("Nothing runs: kgqa up starts it.")
         return False
-    from tasks.mlflow_store import mask
-
     rows = []
     for name, is_up in states.items():
         process = services.processes.get(name)
-        where = mask(addresses.get(name, "")), str(services.log(name)) if process else ""
+        where = addresses.get(name, ""), str(services.log(name)) if process else ""
         rows.append(
             (
                 name,
@@ -134,7 +135,9 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     typer.echo(f"The servers listen on {services.host}. {'' if services.host in LOCAL else NOT_LOCAL}".rstrip())
     if fresh:
         typer.echo(
-            "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL=" + services.prefect + ")"
+            "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL="
+            + mask(services.prefect)
+            + ")"
         )
         typer.echo("End it all:   kgqa down")
     return everything

@@ -30,12 +30,12 @@ def verify(
     import shutil
 
     from kgqa_core.artifacts import MANIFEST, inspect_artifact
-    from kgqa_core.config_file import home_folder
+    from kgqa_core.config_file import home_here
     from kgqa_core.errors import ArtifactError
     from kgqa_core.run.pipeline import PROGRESS
 
     pipeline = None if conf is None else open_run(conf, None)
-    root = pipeline.store.root if pipeline else home_folder() / "artifacts"
+    root = pipeline.store.root if pipeline else home_here() / "artifacts"
     used = pipeline.used() if pipeline else None
     folders = sorted(path.parent for path in root.glob(f"*/*/{MANIFEST}") if not path.parent.suffix)
     folders = [folder for folder in folders if used is None or folder.name in used]

@@ -158,8 +158,13 @@ def machine_paths(folder: Path) -> dict[str, str]:
     return found if "KGQA_HOME" in found else {**found, "KGQA_HOME": str(home_folder())}
 
 
+def home_here() -> Path:
+    """Return the KGQA_HOME of a command without a run configuration: as those in ``conf/`` of this folder have it."""
+    return Path(machine_paths(Path("conf"))["KGQA_HOME"])
+
+
 def home_folder() -> Path:
-    """Return KGQA_HOME where no run configuration is at hand: that of the environment, else the default."""
+    """Return KGQA_HOME of the environment, else the default: for code that no file of this folder may lead astray."""
     return _from_here(os.environ.get("KGQA_HOME") or DEFAULT_HOME)
 
 

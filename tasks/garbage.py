@@ -1,8 +1,9 @@
 """What a home needs no more: artifacts, releases, lock files, and what killed processes left behind.
 
 Needed is what the last runs of every configuration made, what accepted builds hold, what a release that is kept holds,
-what is pinned, and whatever any of these was made of. Call stores, encodings, and the databases of MLflow and Prefect
-are left alone: answers of a language model were paid for, and the databases have commands of their own.
+what MLflow's aliases name, what is pinned, and whatever any of these was made of. Call stores, encodings, and the
+databases of MLflow and Prefect are left alone: answers of a language model were paid for, and the databases have
+commands of their own.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json
-from kgqa_core.errors import InputError, KgqaError
+from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json, written_whole
+from kgqa_core.errors import InputError, KgqaError, nearest, shorten
 from kgqa_core.run.inputs import FETCHED, known_files
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages import known_stages
+from tasks.mlflow_store import named_by_aliases
 from tasks.outbox import read_notes
 from tasks.release import Releases, champion_of
 
 _log = logging.getLogger(__name__)
 HISTORY, PINS = "history", "pins.txt"
+NEAR = 5  # names in an error
 RUNS_NOTED = 50  # of each configuration
 JOURNAL_DAYS = 30.0  # that what a killed stage finished waits for the next run
 PARTIAL_DAYS = 1 / 24  # older than any write takes
@@ -55,20 +58,31 @@ def note_run(home: Path, name: str, outcomes: Sequence[StageOutcome]) -> None:
 
 
 def pin(home: Path, name: str) -> None:
-    """Keep an artifact (by its fingerprint), a release (by its id), or all that a run's history names."""
-    pins = home / PINS
+    """Keep an artifact (by its fingerprint), a release (by its id), or all that a run's history names.
+
+    The beginning of an id is enough where it is the only such one; InputError for what is not there.
+    """
+    runs = {path.stem for folder in (HISTORY, "builds") for path in (home / "runs" / folder).glob("*.json")}
+    folders = [*(home / "artifacts").glob("*/*"), *(folder for folder, _ in _releases(home))]
+    ids = {folder.name for folder in folders if folder.is_dir() and _is_whole(folder)}
+    found = [name] if name in runs else sorted(one for one in ids if one.startswith(name))
+    if len(found) != 1:
+        near = found[:NEAR] or nearest(name, runs | ids, NEAR) or sorted(runs)[:NEAR]
+        what = f"{len(found)} artifacts and releases begin so" if found else "no run, release or artifact is called so"
+        raise InputError(f"cannot pin {shorten(name)}: {what}; near are {', '.join(near) or 'none'}")
     before = read_pins(home)
-    if name not in before:
-        home.mkdir(parents=True, exist_ok=True)
-        pins.write_text("".join(f"{one}\n" for one in [*before, name]), encoding="utf-8")
+    if found[0] not in before:
+        with written_whole(home / PINS) as partial:
+            partial.write_text("".join(f"{one}\n" for one in [*before, found[0]]), encoding="utf-8")
 
 
 def read_pins(home: Path) -> list[str]:
-    """Return what is pinned."""
+    """Return what is pinned, a name per line; names may hold spaces."""
     try:
-        return (home / PINS).read_text(encoding="utf-8").split()
+        lines = (home / PINS).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return []
+    return [name for line in lines if (name := line.strip())]
 
 
 def find_garbage(home: Path, *, last: int, days: float, run: str | None = None) -> list[Garbage]:
@@ -131,8 +145,11 @@ def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: lis
         builds = _accepted_builds(note)[0 if note.stem in pins else -last :]
         fingerprints |= {one for stages in builds for one in stages.values()}
     fingerprints |= {outcome.artifact.fingerprint for note in read_notes(home) for outcome in note.stages}
-    wanted |= {stages[one] for one in fingerprints if one in stages}
     of = {artifact.content: name for name, artifact in artifacts.items()} | stages
+    if (served := named_by_aliases(home)) is None:
+        _log.warning("MLflow does not say which models its aliases name: all graphs and explorers stay")
+        served = {one.fingerprint for one in artifacts.values() if one.recipe.stage in ("graph", "explorer")}
+    wanted |= {of[one] for one in fingerprints | served if one in of}
     todo, needed = list(wanted & artifacts.keys()), set[str]()
     while todo:
         name = todo.pop()
@@ -159,14 +176,21 @@ def _accepted_builds(note: Path) -> list[dict[str, str]]:
 
 def _artifacts(home: Path) -> Iterator[Artifact]:
     for folder in sorted((home / "artifacts").glob("*/*")):
-        named = folder.is_dir() and not folder.suffix and not folder.name.startswith(".")
-        if named and (artifact := read_artifact(folder)):  # else it is damaged: the next run that needs it says so
+        if (
+            folder.is_dir() and _is_whole(folder) and (artifact := read_artifact(folder))
+        ):  # else it is damaged: the next run that needs it says so
             yield artifact
 
 
 def _releases(home: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for manifest in sorted((home / "releases").glob("*/*/release.json")):
-        yield manifest.parent, _read(manifest, {"stages": {}})
+        if _is_whole(manifest.parent):
+            yield manifest.parent, _read(manifest, {"stages": {}})
+
+
+def _is_whole(folder: Path) -> bool:
+    """Say whether a folder has a name of its own: one that is half-made or half-deleted begins with a dot."""
+    return not folder.suffix and not folder.name.startswith(".")
 
 
 def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) -> set[Path]:
@@ -175,7 +199,7 @@ def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) 
     for model in {folder.parent for folder in releases}:
         of = Releases(home, model.name)
         moves = of.moves()
-        names = {champion_of(moves), *of.ids()[-last:], *pins}
+        names = {champion_of(moves), *[one for one in of.ids() if model / one in releases][-last:], *pins}
         with suppress(InputError):
             names.add(of.before_champion())
         with suppress(InputError):
@@ -227,7 +251,6 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
     for lock in (home / "outbox").glob("*.lock"):
         if not lock.with_suffix(".json").exists() and _is_free(lock):
             yield lock, "lock file"
-    yield from ((path, "unreadable note") for path in (home / "outbox").glob("*.unreadable"))
     for log in (home / "run").glob("prefect-*.log"):
         if not any(log.name in path.read_text(encoding="utf-8") for path in (home / "run").glob("process-*.json")):
             yield log, "old log"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from typing import Any
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import process_started
 from tasks.logs import JsonLines, wants_json
+from tasks.mlflow_store import mask
 from tasks.outbox import end_killed
 from tasks.poller import Poller
 from tasks.runtime import mark_crashed
@@ -86,8 +87,8 @@ class Keeper:
         """Start a service and write it down; what is left of it, such as a child that holds its port, ends before."""
         if name in self._children:
             end_others(self.services, of=self._children[name].pid)
+        self._starts.setdefault(name, []).append(time.monotonic())  # a start that fails is not tried at once again
         self._children[name] = process = start(self.services, name)
-        self._starts.setdefault(name, []).append(time.monotonic())
         now = Started(process.pid, process_started(process.pid) or "")
         self.services = replace(self.services, processes={**self.services.processes, name: now})
         self.services.write()
@@ -112,7 +113,7 @@ class Keeper:
                 tail = self.services.log(name).read_text(encoding="utf-8", errors="replace").splitlines()
                 raise KgqaError("\n".join([*tail[-LOG_LINES_SHOWN:], f"{name} ended with code {child.returncode}"]))
             if time.monotonic() > until or (child is None and name not in self.services.own):
-                raise KgqaError(f"{name} does not answer at {address}")
+                raise KgqaError(f"{name} does not answer at {mask(address)}")
             time.sleep(POLL_SECONDS)
 
     def _deploy(self) -> None:
@@ -134,16 +135,25 @@ class Keeper:
             for name, child in list(self._children.items()):
                 if child.poll() is not None and self._may_start(name):
                     _log.warning("%s ended with code %d and is started again", name, child.returncode)
-                    self.start(name)
+                    self._attempt(self.start, name)
                 self._rotate(self.services.log(name))
+            if read_services(self.home) != self.services:  # a full disk took no note of a start
+                self._attempt(self.services.write)
             for work, seconds in regularly.items():
                 if time.monotonic() - done[work] >= seconds:
-                    try:
-                        work()
-                    except Exception as problem:  # Prefect is away: the next look sees more
-                        _log.warning("cannot look after runs and dumps: %s: %s", type(problem).__name__, problem)
+                    self._attempt(work)
                     done[work] = time.monotonic()
             time.sleep(ROUND_SECONDS)
+
+    def _attempt(self, work: Callable[..., object], *of: str) -> None:
+        """Do what a Prefect that is away or a full disk may hinder: the next look tries again."""
+        try:
+            work(*of)
+        except Exception as problem:
+            what = " ".join((work.__name__, *of))
+            _log.warning(
+                "cannot look after services, runs and dumps (%s): %s: %s", what, type(problem).__name__, problem
+            )
 
     def _may_start(self, name: str) -> bool:
         """Say whether what ended may start again: at once, then less and less often."""

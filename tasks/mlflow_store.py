@@ -30,6 +30,14 @@ CLIENT_SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # it would print the server's address, password and all
 }
 
+FOLDERS = ("KGQA_DATA", "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_DESTINATION")
+DATABASES = (
+    "PREFECT_API_DATABASE_CONNECTION_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
+    "MLFLOW_BACKEND_STORE_URI",
+)
+PLACES = (*FOLDERS, *DATABASES, "MLFLOW_TRACKING_URI")
+
 # Secrets of an address, in any text: who a user of a web server is; the password of a database; what a query tells.
 WEB_USER = re.compile(r"(https?://)[^\s/?#]*@")
 PASSWORD = re.compile(r"(\b(?!https?:)\w[\w+.-]*://[^\s/:@]*:)\S*@")
@@ -99,6 +107,46 @@ def run_address(uri: str, page: str) -> str:
     """Return where a page of MLflow's UI is: on its server, or on the one that ``ui_command`` starts."""
     server = WEB_USER.sub(r"\1", uri.rstrip("/")) if is_server(uri) else f"http://127.0.0.1:{UI_PORT}"
     return f"{server}/{page}"
+
+
+def named_by_aliases(home: Path) -> set[str] | None:
+    """Return explorers (fingerprints) and graphs (content hashes) of the model versions that an alias names.
+
+    None, after a warning, where MLflow does not answer.
+    """
+    own = os.environ.get("MLFLOW_TRACKING_URI") or running_server(home, "mlflow")
+    if not own and not (home / "mlflow" / "mlflow.db").is_file():
+        return set()
+    import_mlflow()
+    from mlflow import MlflowClient
+
+    found, page = set[str](), None
+    try:
+        uri = tracking_uri(home)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        while page is None or page.token:
+            page = client.search_registered_models(page_token=page.token if page else None)
+            for model in page:
+                for version in {str(one) for one in model.aliases.values()}:
+                    tags = client.get_model_version(model.name, version).tags
+                    found |= {tags[name] for name in ("fingerprint", "graph") if name in tags}
+    except Exception as problem:  # whatever MLflow throws
+        _log.warning("cannot ask MLflow: %s: %s", type(problem).__name__, mask(str(problem))[:500])
+        return None
+    return found
+
+
+def absolute_places() -> dict[str, str]:
+    """Return the variables that name files and databases, such that they mean the same in another current folder."""
+    found = {name: place for name in PLACES if (place := os.environ.get(name))}
+    for name, place in found.items():
+        scheme, slashes, path = place.partition(":///")
+        if scheme.partition("+")[0] == "sqlite" and slashes:
+            memory = path.partition("?")[0] in ("", ":memory:") or path.startswith("file:")
+            found[name] = place if memory else f"{scheme}:///{Path(path).absolute()}"
+        elif name in FOLDERS and not re.match(r"~|\w[\w+.-]*:", place):
+            found[name] = str(Path(place).absolute())
+    return found
 
 
 def artifacts_uri(home: Path, uri: str) -> str | None:

@@ -146,18 +146,24 @@ def remove(home: Path, note: Note) -> None:
 
 
 def read_notes(home: Path) -> list[Note]:
-    """Return all notes, in the order in which their runs started; those that cannot be read are set aside."""
-    found = []
-    for path in sorted((home / "outbox").glob("*.json")):
-        try:
-            found.append(_adapter().validate_json(path.read_bytes()))
-        except FileNotFoundError:  # its run has ended, or another process delivered it
-            continue
-        except (OSError, ValidationError) as problem:
-            _log.warning("%s is no note of a run and is set aside: %s", path, shorten(str(problem)))
-            with contextlib.suppress(OSError):
-                path.rename(path.with_suffix(".unreadable"))
-    return found
+    """Return all notes, in the order in which their runs started; what is no note is set aside."""
+    found = (_read_note(path) for path in sorted((home / "outbox").glob("*.json")))
+    return [note for note in found if note is not None]
+
+
+def _read_note(path: Path) -> Note | None:
+    """Return a note; None where it is gone, cannot be read now, or is none: then it gets another name."""
+    try:
+        return _adapter().validate_json(path.read_bytes())
+    except FileNotFoundError:  # its run has ended, or another process delivered it
+        pass
+    except OSError as problem:  # too many open files, a disk that is away: the next look may read it
+        _log.warning("the note %s cannot be read now: %s", path, problem)
+    except ValidationError as problem:
+        _log.warning("%s is no note of a run and is set aside: %s", path, shorten(str(problem)))
+        with contextlib.suppress(OSError):
+            path.rename(path.with_suffix(".unreadable"))
+    return None
 
 
 def waiting(home: Path) -> list[Note]:
@@ -167,25 +173,26 @@ def waiting(home: Path) -> list[Note]:
 
 def killed(home: Path) -> list[Note]:
     """Return the notes of runs whose process was killed: they have no end, and nobody holds their lock."""
-    found = []
-    for note in read_notes(home):
-        with contextlib.suppress(OSError, KgqaError):  # it is at work
-            if note.run.status == "RUNNING":
-                with exclusive_lock(note.path(home).with_suffix(".lock"), timeout=0):
-                    found.append(note)
-    return found
+    return list(_locked_dead(home))
+
+
+def _locked_dead(home: Path) -> Iterator[Note]:
+    """Yield the note of each run that was killed, while its lock is held."""
+    for seen in [note for note in read_notes(home) if note.run.status == "RUNNING"]:
+        path = seen.path(home)
+        with contextlib.suppress(OSError, KgqaError), exclusive_lock(path.with_suffix(".lock"), timeout=0):
+            if not path.exists():  # another process was first
+                remove(home, seen)
+            elif (note := _read_note(path)) and note.run.status == "RUNNING":  # else it has ended since the first look
+                yield note
 
 
 def end_killed(home: Path, tell: Callable[[str], None]) -> list[str]:
     """Give an end to the notes of runs that were killed; return their ids. ``tell`` is called with each before."""
     ended = []
-    for note in killed(home):
-        path = note.path(home)
-        with contextlib.suppress(OSError, KgqaError), exclusive_lock(path.with_suffix(".lock"), timeout=0):
-            if not path.exists():  # another process was first
-                remove(home, note)
-                continue
-            last_seen = round(path.stat().st_mtime * 1000)
+    for note in _locked_dead(home):
+        with contextlib.suppress(OSError, KgqaError):
+            last_seen = round(note.path(home).stat().st_mtime * 1000)
             tell(note.run.id)
             ended.append(note.run.id)
             run = replace(note.run, status="KILLED", error="its process was killed", ended_ms=last_seen)

@@ -23,7 +23,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.errors import KgqaError
 
 READY = "kgqa.dump.ready"
-KNOWN = "run/dumps.json"  # what was told of each dataset last: a keeper that starts again tells nothing twice
+KNOWN = "run/dumps.json"  # what was told of each configuration last: a keeper that starts again tells nothing twice
 _log = logging.getLogger(__name__)
 
 
@@ -42,16 +42,16 @@ class Poller:
         with suppress(OSError, ValueError):
             known = json.loads(self._known.read_text(encoding="utf-8"))
         for config, dataset, files in self._watched():
-            state = state_of(files)
+            state, of = state_of(files), str(config)  # two configurations may give one dataset different files
             now = hash_json(state)
-            stable, self._last[dataset] = self._last.get(dataset) == now, now
-            if known.get(dataset) == now or (dataset in known and not (stable and all(state.values()))):
+            stable, self._last[of] = self._last.get(of) == now, now
+            if known.get(of) == now or (of in known and not (stable and all(state.values()))):
                 continue
-            if dataset in known:
+            if of in known:
                 _log.info("the dump of %s is new: %s", dataset, ", ".join(map(str, files)))
                 self._emit(event_of(dataset, config, files))
                 ready.append(dataset)
-            known[dataset] = now
+            known[of] = now
             self._known.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._known, known)
         return ready

@@ -24,6 +24,7 @@ from types import FrameType
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import end_leftovers, forget_process, running_server, write_process_record
+from tasks.mlflow_store import absolute_places
 
 START_SECONDS = 300.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
 STOP_SECONDS = 10.0
@@ -78,10 +79,7 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     except OSError as problem:
         raise KgqaError(f"Cannot write to the home folder {str(home)!r}: {problem}. Set KGQA_HOME to one.") from problem
     quiet = {name: os.environ.get(name, value) for name, value in CLIENT_SETTINGS.items()}
-    if store := os.environ.get("MLFLOW_TRACKING_URI"):
-        quiet["MLFLOW_TRACKING_URI"] = _absolute(store)
-    if files := os.environ.get("MLFLOW_DEFAULT_ARTIFACT_ROOT"):
-        quiet["MLFLOW_DEFAULT_ARTIFACT_ROOT"] = files if "://" in files else str(Path(files).absolute())
+    quiet |= absolute_places()
     if given := os.environ.get("PREFECT_API_URL") or running_server(home, "prefect"):
         with chdir(home / "prefect"), _environment({**quiet, "PREFECT_API_URL": given}):
             yield given
@@ -96,12 +94,6 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
                 yield url
             finally:
                 _send_what_is_queued()
-
-
-def _absolute(place: str) -> str:
-    """Return an address of MLflow's that means the same in another current folder."""
-    scheme, slashes, path = place.partition(":///")
-    return f"{scheme}:///{Path(path).absolute()}" if scheme == "sqlite" and slashes else place
 
 
 @contextmanager

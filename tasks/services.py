@@ -23,19 +23,14 @@ from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
-from kgqa_core.artifacts import exclusive_lock, hash_json, write_json
+from kgqa_core.artifacts import exclusive_lock, hash_json, written_whole
 from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import end_process, process_started, services_file
 from tasks.logs import worker_settings
-from tasks.mlflow_store import ensure_store, is_server, store_folder
+from tasks.mlflow_store import DATABASES, absolute_places, ensure_store, is_server, store_folder
 
 TOKEN = "KGQA_SERVICES"  # the environment variable by which every process of ours is known  # noqa: S105
 PREFECT, MLFLOW, KEEPER = "prefect", "mlflow", "keeper"
-DATABASES = (
-    "PREFECT_API_DATABASE_CONNECTION_URL",
-    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
-    "MLFLOW_BACKEND_STORE_URI",
-)
 START_SECONDS = 300.0  # two fresh databases and four processes take 25 s where nothing else runs
 GRACE_SECONDS = 30.0  # between asking to end and ending; a flow that is stopped tells MLflow first
 POLL_SECONDS = 0.1
@@ -81,9 +76,11 @@ class Services:
         return Path(self.home) / "logs" / f"{name}.log"
 
     def write(self) -> None:
-        """Write the file of the services."""
+        """Write the file of the services, for its owner alone: an address may hold a password."""
         services_file(Path(self.home)).parent.mkdir(parents=True, exist_ok=True)
-        write_json(services_file(Path(self.home)), asdict(self))
+        with written_whole(services_file(Path(self.home))) as partial:
+            partial.touch(mode=0o600)
+            partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
 
 def read_services(home: Path) -> Services | None:
@@ -109,6 +106,7 @@ def plan_services(
     if MLFLOW in own and not given[MLFLOW] and DATABASES[2] not in os.environ:
         ensure_store(home)
     reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared, not bound
+    reached = f"[{reached}]" if ":" in reached else reached  # IPv6
     urls = {PREFECT: f"http://{reached}:{prefect_port}/api", MLFLOW: f"http://{reached}:{mlflow_port}"}
     return Services(
         home=str(home),
@@ -142,6 +140,7 @@ def command_of(services: Services, name: str) -> tuple[list[str], dict[str, str]
     """Return the command of a service and its environment; passwords of databases are in the latter alone."""
     home = Path(services.home)
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_PROFILE"}
+    environment |= absolute_places()
     environment |= {TOKEN: services.token, "KGQA_HOME": services.home, "PYTHONSAFEPATH": "1", "DO_NOT_TRACK": "1"}
     environment.setdefault("PREFECT_HOME", str(home / "prefect"))
     programs = Path(sys.executable).parent
@@ -162,7 +161,11 @@ def command_of(services: Services, name: str) -> tuple[list[str], dict[str, str]
         return [str(programs / "mlflow"), "server", *listens, "--workers", "1"], environment
     environment |= {"PREFECT_API_URL": services.prefect, "MLFLOW_TRACKING_URI": services.mlflow}
     if name == KEEPER:  # it starts the others again
-        return [sys.executable, "-m", "tasks.keeper", services.home], {**os.environ, **{TOKEN: services.token}}
+        return [sys.executable, "-m", "tasks.keeper", services.home], {
+            **os.environ,
+            **absolute_places(),
+            TOKEN: services.token,
+        }
     for secret in DATABASES:  # a flow asks the servers
         environment.pop(secret, None)
     environment = {"PREFECT_WORKER_QUERY_SECONDS": "5", **environment, **worker_settings()}

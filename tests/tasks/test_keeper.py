@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from tasks import keeper
 from tasks.keeper import PENDING_SECONDS, TRIES, Keeper
 from tasks.poller import Poller
-from tasks.services import Services
+from tasks.services import Services, read_services
 
 GONE = 2**22 + 1  # above the largest id that a process may have
 
@@ -159,6 +161,59 @@ def test_a_dump_is_told_of_once_when_it_was_the_same_at_two_polls(tmp_path: Path
     (tmp_path / "dump" / "b.tsv").write_text("same\tsize\t!\n", encoding="utf-8")
     os.utime(tmp_path / "dump" / "b.tsv", ns=(0, 7))  # a time in the past is another time
     assert dumps.polls(3) == 1
+
+
+def test_two_deployments_of_one_dataset_with_different_files_are_both_told(tmp_path: Path) -> None:
+    dumps = Dumps(tmp_path)
+    (tmp_path / "other.jsonl").write_text("{}\n", encoding="utf-8")
+    (tmp_path / "other.yaml").write_text(CONFIG.replace("questions.jsonl", "other.jsonl"), encoding="utf-8")
+    waits = "  - {name: second, parameters: {config: other.yaml}, triggers: [{expect: [kgqa.dump.ready]}]}\n"
+    (tmp_path / "prefect.yaml").write_text(DEPLOYMENTS + waits, encoding="utf-8")
+    dumps.polls(2)
+    dumps.add("b.tsv", "x\ty\tz\n")
+    assert dumps.polls(4) == 2
+    told = [Path(event["payload"]["config"]).name for event in dumps.emitted]
+    assert told == ["rivers.yaml", "other.yaml"]
+
+
+@pytest.mark.parametrize("lacking", ["process", "note"])
+def test_a_full_disk_ends_no_keeper_and_what_ended_starts_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, lacking: str
+) -> None:
+    kept = StandIn(tmp_path)
+    kept.services = replace(kept.services, deployments=str(tmp_path / "none.yaml"))
+    disk, started = SimpleNamespace(full=False), list[str]()
+
+    def start(services: Services, name: str) -> Any:
+        if disk.full and lacking == "process":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        started.append(name)
+        code = 1 if len(started) == 1 else None
+        return SimpleNamespace(pid=GONE + len(started), returncode=code, poll=lambda: code)
+
+    def write(services: Services) -> None:
+        if disk.full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        write_services(services)
+
+    def sleep(seconds: float) -> None:
+        clock.now += 30
+        disk.full = clock.now < 1100
+        if clock.now > 1300:
+            raise KeyboardInterrupt
+
+    write_services = Services.write
+    clock.sleep = sleep
+    monkeypatch.setattr(keeper, "start", start)
+    monkeypatch.setattr(keeper, "end_others", lambda *_, **__: None)
+    monkeypatch.setattr(Services, "write", write)
+    kept.start("worker-kgqa-cpu")
+    disk.full = True
+    with pytest.raises(KeyboardInterrupt):
+        kept.keep()
+    assert started == ["worker-kgqa-cpu"] * 2
+    noted = read_services(tmp_path)
+    assert noted is not None and noted.processes["worker-kgqa-cpu"].pid == GONE + 2
 
 
 def test_what_came_while_nobody_polled_is_told_of_and_nothing_twice(tmp_path: Path) -> None:

@@ -56,6 +56,36 @@ def test_a_run_on_a_disk_without_locks_is_not_taken_for_dead(home: Path, monkeyp
     assert (left.run.status, [stage.key for stage in left.stages]) == ("FINISHED", ["graph"])
 
 
+def test_a_run_that_ends_while_the_keeper_looks_stays_finished(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = noted(home, a_run(1), tracked=True)
+    run.__enter__()
+
+    def read_and_end(where: Path) -> list[outbox.Note]:
+        notes = read(where)
+        run.__exit__(None, None, None)  # right after the keeper read its note
+        return notes
+
+    read = outbox.read_notes
+    told: list[str] = []
+    with monkeypatch.context() as raced:
+        raced.setattr(outbox, "read_notes", read_and_end)
+        assert end_killed(home, told.append) == told == []
+    assert [note.run.status for note in waiting(home)] == ["FINISHED"]
+    assert [line["status"] for line in outbox.read_ended(home)] == ["FINISHED"]
+
+
+def test_a_note_that_cannot_be_read_now_is_read_later(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with noted(home, a_run(1), tracked=True):
+        pass
+    with monkeypatch.context() as busy:
+        busy.setattr(Path, "read_bytes", lambda _: (_ for _ in ()).throw(OSError(errno.EMFILE, "too many open files")))
+        assert waiting(home) == []
+    assert "cannot be read now: [Errno 24] too many open files" in caplog.text
+    assert [note.run.status for note in waiting(home)] == ["FINISHED"]
+
+
 def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> None:
     for number, problem in ((1, ValueError("no postgresql://ann:secret@db/x")), (2, KeyboardInterrupt()), (3, None)):
         with suppress(ValueError, KeyboardInterrupt), noted(home, a_run(number), tracked=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,11 +15,13 @@ from prefect.exceptions import Abort
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.cli_up import print_services
+from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import process_started, running_server, services_file
-from tasks.mlflow_store import tracking_uri
+from tasks.mlflow_store import absolute_places, tracking_uri
 from tasks.runtime import dataset_lock, only_process
-from tasks.services import TOKEN, Services, Started, down, end_others, plan_services, read_services, up
+from tasks.services import TOKEN, Services, Started, command_of, down, end_others, plan_services, read_services, up
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -110,6 +113,73 @@ def test_a_port_in_use_is_named_and_a_server_of_the_users_is_not_ours(
         "https://prefect.example/api",
     )
     assert planned.names == ["worker-kgqa-cpu", "keeper"]
+
+
+def test_servers_keeper_and_workers_mean_the_places_that_a_run_here_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # and they work in KGQA_HOME/prefect
+    given = {"KGQA_DATA": "data", "MLFLOW_TRACKING_URI": "sqlite:///runs.db", "MLFLOW_DEFAULT_ARTIFACT_ROOT": "files"}
+    given |= {"PREFECT_API_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:///p.db"}
+    for name, place in given.items():
+        monkeypatch.setenv(name, place)
+    services = made(tmp_path / "home")
+    keeper, mlflow, prefect, worker = (
+        command_of(services, name)[1] for name in ("keeper", "mlflow", "prefect", "worker-kgqa-cpu")
+    )
+    assert {one["KGQA_DATA"] for one in (keeper, worker)} == {f"{tmp_path}/data"}
+    assert keeper["MLFLOW_TRACKING_URI"] == mlflow["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{tmp_path}/runs.db"
+    assert {one["MLFLOW_DEFAULT_ARTIFACT_ROOT"] for one in (keeper, mlflow, worker)} == {f"{tmp_path}/files"}
+    assert prefect["PREFECT_API_DATABASE_CONNECTION_URL"] == f"sqlite+aiosqlite:///{tmp_path}/p.db"
+    for place in ("https://mlflow.example", "databricks", "sqlite:///:memory:", "sqlite:////a/runs.db"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
+        assert absolute_places()["MLFLOW_TRACKING_URI"] == place
+
+
+def test_no_password_of_an_address_is_printed_or_readable_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, place in (("PREFECT_API_URL", "prefect.example/api"), ("MLFLOW_TRACKING_URI", "mlflow.example")):
+        monkeypatch.setenv(name, f"https://ann:secret@{place}")
+    monkeypatch.setattr("tasks.services.is_healthy", lambda *_: True)
+    planned = plan_services(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=[])
+    planned.write()
+    assert read_services(tmp_path) == planned
+    assert services_file(tmp_path).stat().st_mode & 0o777 == 0o600
+    for as_json in (False, True):
+        print_services(planned, fresh=True, as_json=as_json)
+    said = capsys.readouterr().out
+    assert "https://***@prefect.example" in said and "secret" not in said
+
+
+def test_an_ipv6_host_has_brackets_in_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "sqlite:////x.db")
+    monkeypatch.setattr("tasks.services.require_free", lambda *_: None)  # a machine may have no IPv6
+    planned = plan_services(tmp_path, host="::1", prefect_port=4299, mlflow_port=5299, deployments=tmp_path, pools=[])
+    assert (planned.prefect, planned.mlflow) == ("http://[::1]:4299/api", "http://[::1]:5299")
+    command, _ = command_of(planned, "prefect")
+    assert command[-4:] == ["--host", "::1", "--port", "4299"]
+
+
+def test_commands_without_a_configuration_have_the_home_of_those_in_conf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KGQA_HOME")
+    monkeypatch.chdir(tmp_path)
+    home, conf = tmp_path / "big disk", tmp_path / "conf"
+    conf.mkdir()
+    (conf / "local.yaml").write_text(f"home: {home}\n")
+    (conf / "rivers.yaml").write_text(
+        "dataset: {name: rivers, source: embedded}\nencoder: {kind: hash}\nexplorer: {steps: 1}\n"
+    )
+    assert read_config(Path("conf/rivers.yaml")).runtime.home == home
+    made(home)
+    for command in (["gc", "--all", "--json"], ["status", "--json"]):
+        assert json.loads(CliRunner().invoke(app, command).stdout)["home"] == str(home)
+    assert json.loads(CliRunner().invoke(app, ["up", "--status", "--json"]).stdout)["services"]
+    assert CliRunner().invoke(app, ["down"]).exit_code == 0 and read_services(home) is None
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "other"))
+    assert json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)["home"] == str(tmp_path / "other")
 
 
 def test_where_nothing_runs_the_status_says_so_and_a_damaged_note_is_no_note(own_home: Path) -> None:
