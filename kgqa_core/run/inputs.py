@@ -1,4 +1,6 @@
-"""Where inputs in object storage lie in a home. Nothing here fetches them: ``tasks.objects`` does.
+"""Files that a run reads: their hashes, and where those of object storage lie in a home.
+
+Nothing here fetches them: ``tasks.objects`` does.
 
 ``fetched/ID/SCHEME/BUCKET/KEY`` is an input, a file or a folder. ``fetched/ID/note.json`` says what is known of each
 file: ETag (with gs:// the generation), size and time there; size and time here.
@@ -6,14 +8,22 @@ file: ETag (with gs:// the generation), size and time there; size and time here.
 
 from __future__ import annotations
 
+import errno
+import logging
+import stat
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kgqa_core.addresses import STORES
-from kgqa_core.artifacts import DIGITS, hash_json, read_note
+from kgqa_core.artifacts import DIGITS, hash_file, hash_json, read_note, write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import Section
 
+_log = logging.getLogger(__name__)
+SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
+LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
 FETCHED, NOTE = "fetched", "note.json"
 INPUTS = ("graph", "questions", "path", "names", "files", "dev_ids", "plan_files")  # what of a dataset is looked into
 
@@ -53,3 +63,42 @@ def known_files(unit: Path) -> dict[str, list[Any]]:
     """Return what is known of the files of a folder ``fetched/ID``, by address; nothing where there is no note."""
     found = read_note(unit / NOTE).get("files")
     return found if isinstance(found, dict) else {}
+
+
+class FileHashes:
+    """SHA-256 of external files, remembered in one JSON file by path, size and time: what is unchanged is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = read_note(path)
+
+    def hash(self, file: Path) -> str:
+        """Return the hash of ``file``, from memory where its size and modification time are unchanged; or OSError."""
+        key, stamp = str(file.resolve()), _stamp(file)
+        known = self._known.get(key)
+        if isinstance(known, list) and known[:2] == stamp and len(known) == 3:
+            return str(known[2])
+        if stamp[0] >= LARGE_BYTES:
+            _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
+        digest = hash_file(file)
+        if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
+            # Others write too; a lost race costs one more hashing.
+            self._known = {**read_note(self._path), key: [*stamp, digest]}
+            write_note(self._path, self._known)
+        return digest
+
+
+def _stamp(file: Path) -> list[int]:
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):  # a device or a pipe may never end
+        raise OSError(errno.EINVAL, "it is no file but a folder, a device or a pipe")
+    return [status.st_size, status.st_mtime_ns]
+
+
+def write_note(path: Path, note: Mapping[str, Any]) -> None:
+    """Write a note that only spares work; where that fails it is logged."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, note)
+    except OSError as problem:  # a full or read-only disk: the artifacts themselves are whole
+        _log.warning("cannot write the note %s: %s", path, problem)

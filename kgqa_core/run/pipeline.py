@@ -6,11 +6,8 @@ and the external files; whether it has to run follows from whether the store has
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import stat
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,7 +21,6 @@ from kgqa_core.artifacts import (
     Artifact,
     ArtifactStore,
     Recipe,
-    hash_file,
     hash_json,
     read_artifact,
     read_note,
@@ -33,7 +29,7 @@ from kgqa_core.artifacts import (
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
-from kgqa_core.run.inputs import local_inputs, origin_of
+from kgqa_core.run.inputs import FileHashes, local_inputs, origin_of, write_note
 from kgqa_core.run.stages import REQUIRED, Build, StageSpec, known_stages, stage_specs
 from kgqa_core.tracking import Recorder, write_record
 
@@ -42,8 +38,6 @@ Progress = Callable[[str, int, int], None]
 PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
 """Who is told of progress. Not a parameter: a flow's parameters are data, which Prefect stores."""
 _log = logging.getLogger(__name__)
-SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
-LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +184,7 @@ class Pipeline:
         with self._noting:
             last = read_note(self._last)
             if last.get(key) != artifact.fingerprint:
-                _write_note(self._last, {**last, key: artifact.fingerprint})
+                write_note(self._last, {**last, key: artifact.fingerprint})
 
     def used(self) -> set[str]:
         """Return the fingerprints of what this run used last, and of the build that it accepted last."""
@@ -205,7 +199,7 @@ class Pipeline:
         note = _fingerprints(artifacts)
         if note != read_note(self._accepted):
             self._note_build("accepted", artifacts)
-            _write_note(self._accepted, note)
+            write_note(self._accepted, note)
 
     def refuse(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note that these stages' artifacts were not accepted."""
@@ -229,7 +223,7 @@ class Pipeline:
         lines = self.builds()
         if not lines or {**lines[-1], "when": None} != {"when": None, **line}:
             when = datetime.now(UTC).isoformat(timespec="seconds")
-            _write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
+            write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
     def last_said(self, content: str) -> tuple[str, str | None]:
         """Return what was said last of a build of this content, and when: accepted, refused, left, or nothing ("").
@@ -349,36 +343,6 @@ class Pipeline:
             raise InputError(f"{name}: cannot read {path}: {problem.strerror or problem}") from None
 
 
-class FileHashes:
-    """SHA-256 of external files, remembered in one JSON file by path, size and time: what is unchanged is read once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = read_note(path)
-
-    def hash(self, file: Path) -> str:
-        """Return the hash of ``file``, from memory where its size and modification time are unchanged; or OSError."""
-        key, stamp = str(file.resolve()), _stamp(file)
-        known = self._known.get(key)
-        if isinstance(known, list) and known[:2] == stamp and len(known) == 3:
-            return str(known[2])
-        if stamp[0] >= LARGE_BYTES:
-            _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
-        digest = hash_file(file)
-        if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
-            # Others write too; a lost race costs one more hashing.
-            self._known = {**read_note(self._path), key: [*stamp, digest]}
-            _write_note(self._path, self._known)
-        return digest
-
-
-def _stamp(file: Path) -> list[int]:
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):  # a device or a pipe may never end
-        raise OSError(errno.EINVAL, "it is no file but a folder, a device or a pipe")
-    return [status.st_size, status.st_mtime_ns]
-
-
 def build_id(stages: Mapping[str, str]) -> str:
     """Return what to call a build: a hash of the fingerprints of its stages."""
     return hash_json(dict(stages))[:12]
@@ -391,14 +355,6 @@ def content_of(build: Mapping[str, Artifact]) -> str:
 
 def _fingerprints(artifacts: Mapping[str, Artifact]) -> dict[str, str]:
     return {key: artifact.fingerprint for key, artifact in artifacts.items()}
-
-
-def _write_note(path: Path, note: Mapping[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, note)
-    except OSError as problem:  # a full or read-only disk: the artifacts themselves are whole
-        _log.warning("cannot write the note %s: %s", path, problem)
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

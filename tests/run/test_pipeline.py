@@ -18,8 +18,9 @@ from kgqa_core.artifacts import Recipe, hash_file
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.run import pipeline as module
-from kgqa_core.run.pipeline import FileHashes, Pipeline, differences
+from kgqa_core.run import inputs as module
+from kgqa_core.run.inputs import FileHashes
+from kgqa_core.run.pipeline import Pipeline, differences
 from kgqa_core.run.stages import known_stages
 from tests.conftest import Build
 
