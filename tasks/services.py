@@ -312,12 +312,20 @@ def down(home: Path) -> list[str]:
 
 
 def run_here(home: Path, **wanted: Any) -> None:
-    """Start everything and stay; SIGTERM and Ctrl-C end it all. ``wanted``: as ``plan_services``."""
+    """Start everything and stay; SIGTERM and Ctrl-C end it all. ``wanted``: as ``plan_services``.
+
+    Raises ConfigError where a keeper of this home is at work: its runs would end with it.
+    """
     from tasks.keeper import main
 
-    stop_all(home)
-    services = plan_services(home, **wanted)
-    services.write()
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(home / "run" / "services.lock", timeout=LOCK_SECONDS):
+        found = read_services(home)
+        if found is not None and KEEPER in found.processes and found.processes[KEEPER].alive:
+            raise ConfigError(f"{home} has its servers already: `kgqa up --status` shows them, `kgqa down` ends them")
+        stop_all(home)  # what a killed keeper left
+        services = plan_services(home, **wanted)
+        services.write()
     os.environ[TOKEN] = services.token
 
     def unwind(number: int, frame: FrameType | None) -> None:

@@ -21,7 +21,18 @@ from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import process_started, running_server, services_file
 from tasks.mlflow_store import absolute_places, tracking_uri
 from tasks.runtime import dataset_lock, only_process
-from tasks.services import TOKEN, Services, Started, command_of, down, end_others, plan_services, read_services, up
+from tasks.services import (
+    TOKEN,
+    Services,
+    Started,
+    command_of,
+    down,
+    end_others,
+    plan_services,
+    read_services,
+    run_here,
+    up,
+)
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -113,6 +124,16 @@ def test_a_port_in_use_is_named_and_a_server_of_the_users_is_not_ours(
         "https://prefect.example/api",
     )
     assert planned.names == ["worker-kgqa-cpu", "keeper"]
+
+
+def test_what_runs_already_is_not_ended_by_somebody_who_starts_it_in_the_foreground(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    services = made(tmp_path, keeper=Started(stranger.pid, process_started(stranger.pid) or ""))
+    with pytest.raises(ConfigError, match=r"has its servers already: .*`kgqa down` ends them"):
+        run_here(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=["kgqa-cpu"])
+    assert stranger.poll() is None
+    assert read_services(tmp_path) == services
 
 
 def test_servers_keeper_and_workers_mean_the_places_that_a_run_here_means(
