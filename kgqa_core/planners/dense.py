@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
 FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible
 NUM_NEIGHBOURS = 64  # training questions that plans are spread over
+MOST_TEXTS = 100_000  # vectors of unseen paths that are kept: some 150 MB of MiniLM's
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,8 @@ class DensePlanner:
     def _unseen(self, view: View, paths: Sequence[LabelPath]) -> dict[LabelPath, float]:
         if not paths:
             return {}
+        if len(self._texts) + len(paths) > MOST_TEXTS:
+            self._texts.clear()
         new = [path for path in dict.fromkeys(paths) if path not in self._texts]
         if new:
             vectors = self._encoder.encode_published([render_path_text(path) for path in new])
