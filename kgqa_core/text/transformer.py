@@ -67,6 +67,11 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     return tokenizer, model.eval()
 
 
+def _most_tokens(model: Any, wanted: int) -> int:
+    """Return how many tokens of a text are read: as many as wanted, or for which the model has positions."""
+    return min(wanted, getattr(model.config, "max_position_embeddings", None) or wanted)
+
+
 def mean_over_tokens(states: Tensor, mask: Tensor) -> Tensor:
     """Return the unit-length mean [B, D] of ``states`` [B, T, D] over the tokens that ``mask`` [B, T] marks with 1."""
     import torch
@@ -110,7 +115,8 @@ class FolderEncoder:
 
             tokenizer, model = self._backbone
             given = [texts[row] for row in rows]
-            tokens = tokenizer(given, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+            most = _most_tokens(model, MAX_TOKENS)
+            tokens = tokenizer(given, padding=True, truncation=True, max_length=most, return_tensors="pt")
             with torch.inference_mode():
                 hidden = model(**tokens, output_hidden_states=True).hidden_states  # each [B, T, D]; 0: the embeddings
                 states = hidden[-1] if self._pooling == "last" else (hidden[1] + hidden[-1]) / 2
@@ -221,7 +227,8 @@ class SplitEncoder:
             raise InputError(f"{shorten(str(folder))} is no BERT-shaped encoder, which the dense planner needs")
         if not 0 <= frozen_layers <= len(layers):
             raise InputError(f"dense.frozen_layers is {frozen_layers}; {shorten(str(folder))} has {len(layers)} layers")
-        self._max_tokens, self._embed, self._lower = max_tokens, model.embeddings, layers[:frozen_layers]
+        self._max_tokens = _most_tokens(model, max_tokens)
+        self._embed, self._lower = model.embeddings, layers[:frozen_layers]
         self.upper: Any = layers[frozen_layers:]  # a ModuleList
         self.width: int = model.config.hidden_size
         self.name = f"{hash_file(folder / WEIGHTS)}-{frozen_layers}"  # what upper layers belong on

@@ -7,7 +7,7 @@ import pytest
 
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.text.transformer import DIM as MINILM_DIM
-from kgqa_core.text.transformer import PACKAGE, SHA256, checked_minilm, local_encoder, minilm_encoder
+from kgqa_core.text.transformer import PACKAGE, SHA256, SplitEncoder, checked_minilm, local_encoder, minilm_encoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
@@ -55,6 +55,13 @@ def test_long_texts_are_cut(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("kgqa_core.text.transformer.MAX_TOKENS", 7)  # [CLS], 5 words, [SEP]
     encoder = local_encoder(bert_folder)
     np.testing.assert_allclose(*encoder.encode(["boat " * 5, "boat " * 17]), atol=1e-6)
+
+
+def test_texts_are_cut_at_the_last_position_that_a_model_has(bert_folder: Path) -> None:
+    texts = ["boat " * 21, "boat " * 99]  # with [CLS] and [SEP] the first has the 23 tokens for which there are places
+    np.testing.assert_allclose(*local_encoder(bert_folder).encode(texts), atol=1e-6)
+    states = SplitEncoder(bert_folder, frozen_layers=1, max_tokens=48).lower_states(texts)
+    assert [len(one) for one in states] == [23, 23]
 
 
 def test_a_decoder_without_padding_token_encodes(tmp_path: Path, bert_folder: Path) -> None:
