@@ -65,18 +65,12 @@ def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
     weights = np.mean([np.exp(one - log_sum(one)[:, None]) for one in cosines], axis=0)
     votes = (model.targets.T @ weights.T).T
     scores = log_probs + np.float32(settings.neighbour_weight) * np.log(votes + FLOOR)
-    num_near = min(NUM_NEIGHBOURS, weights.shape[1])
-    near = np.argsort(-weights, axis=1, kind="stable")[:, :num_near]
-    return [
-        View(
-            vectors=tuple(own[row] for own in questions),
-            totals=tuple(float(total[row]) for total in totals),
-            scores=scores[row],
-            near=near[row],
-            weights=weights[row, near[row]],
-        )
-        for row in range(len(scores))
-    ]
+    views = []
+    for row, own in enumerate(weights):
+        near = np.argsort(-own, kind="stable")[:NUM_NEIGHBOURS]
+        vectors, sums = tuple(one[row] for one in questions), tuple(float(one[row]) for one in totals)
+        views.append(View(vectors, sums, scores[row], near, own[near]))
+    return views
 
 
 def unseen_scores(model: DenseModel, view: View, texts: Floats) -> Floats:
