@@ -63,15 +63,11 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         ) from error
     if model.config.is_encoder_decoder:
         model = model.get_encoder()
+    tokenizer.model_max_length = getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS
     tokenizer.padding_side = "right"  # positions then start at 0 for every text
     if tokenizer.pad_token is None:  # decoder-only models often have none; the mask hides it anyway
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer, model.eval()
-
-
-def _most_tokens(model: Any, wanted: int) -> int:
-    """Return how many tokens of a text are read: as many as wanted, or for which the model has positions."""
-    return min(wanted, getattr(model.config, "max_position_embeddings", None) or wanted)
 
 
 def mean_over_tokens(states: Tensor, mask: Tensor) -> Tensor:
@@ -117,7 +113,7 @@ class FolderEncoder:
 
             tokenizer, model = self._backbone
             given = [texts[row] for row in rows]
-            most = _most_tokens(model, MAX_TOKENS)
+            most = min(MAX_TOKENS, tokenizer.model_max_length)
             tokens = tokenizer(given, padding=True, truncation=True, max_length=most, return_tensors="pt")
             with torch.inference_mode():
                 hidden = model(**tokens, output_hidden_states=True).hidden_states  # each [B, T, D]; 0: the embeddings
@@ -241,7 +237,7 @@ class SplitEncoder:
             raise InputError(f"{shorten(str(folder))} is no BERT-shaped encoder, which the dense planner needs")
         if not 0 <= frozen_layers <= len(layers):
             raise InputError(f"dense.frozen_layers is {frozen_layers}; {shorten(str(folder))} has {len(layers)} layers")
-        self._max_tokens = _most_tokens(model, max_tokens)
+        self._max_tokens = min(max_tokens, self._tokenizer.model_max_length)
         self._embed, self._lower = model.embeddings, layers[:frozen_layers]
         self.upper: Any = layers[frozen_layers:]  # a ModuleList
         self.width: int = model.config.hidden_size
