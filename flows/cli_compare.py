@@ -170,8 +170,9 @@ def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -
 
 def print_comparison(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> None:
     """Print the runs with their figures, then a table per pair, then what it comes to."""
+    from flows.result_tables import COLUMNS
     from kgqa_core.evaluation.figures import make_figures
-    from kgqa_core.evaluation.tables import COLUMNS, show_figure
+    from kgqa_core.evaluation.tables import show_figure
 
     letters = {run.name: letter_of(place) for place, run in enumerate(runs)}
     shown = []
