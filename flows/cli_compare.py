@@ -120,11 +120,15 @@ def confidence(
     title = f"{document['num_questions']} questions, {PERCENT}"
     print_table(title, ("confidence, at least", "answered", "wrong of these"), rows, figures_from=0)
     held, whole, fit = document["test"], document["without"], document["calibration"]
-    typer.echo(
-        f"below {document['threshold']:.3f} (chosen on dev for a risk of {risk:g}) it should abstain: "
+    said = (  # the threshold as it is: rounded, it would keep back others
+        f"below {document['threshold']} (chosen on dev for a risk of {risk:g}) it should abstain: "
         f"{held['coverage']:.1f} answered, {held['risk']:.1f} of these wrong; else {whole['coverage']:.1f} and "
-        f"{whole['risk']:.1f}. Calibration error {fit['error']:.1f}, fitted on dev {fit['error_fitted']:.1f}"
+        f"{whole['risk']:.1f}"
     )
+    if document["threshold"] is None:
+        least = document["dev"]["least_risk"]
+        said = f"no threshold has a risk of at most {risk:g} on dev, {least:.1f} at least: ask for a higher --risk"
+    typer.echo(f"{said}. Calibration error {fit['error']:.1f}, fitted on dev {fit['error_fitted']:.1f}")
 
 
 def side_by_side_of(named: Mapping[str, Sequence[EvaluatedRun]]) -> dict[str, Any] | None:
@@ -166,8 +170,9 @@ def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -
 
 def print_comparison(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> None:
     """Print the runs with their figures, then a table per pair, then what it comes to."""
+    from flows.result_tables import COLUMNS
     from kgqa_core.evaluation.figures import make_figures
-    from kgqa_core.evaluation.tables import COLUMNS, show_figure
+    from kgqa_core.evaluation.tables import show_figure
 
     letters = {run.name: letter_of(place) for place, run in enumerate(runs)}
     shown = []

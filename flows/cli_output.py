@@ -201,7 +201,7 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
 
 def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
     """Print the figures of who answered a file of questions, and of the controls where they were asked for."""
-    from kgqa_core.evaluation.tables import COLUMNS, figure_cells
+    from flows.result_tables import COLUMNS, figure_cells
 
     systems = {system: figures, **figures.get("controls", {})}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kgqa_core.evaluation.figures import ANSWERABLE, OVERALL, ReportRow
+from kgqa_core.evaluation.figures import ANSWERABLE, OVERALL, Figures, ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
-from kgqa_core.evaluation.tables import COLUMNS, figure_cells, markdown_table, report_scopes
+from kgqa_core.evaluation.tables import markdown_table, report_scopes, show_figure
 
+COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
 HEADER = ("hops", "system", *COLUMNS.values(), "remark")
 ANSWER_HEADER = ("answers", "system", *COLUMNS.values())
 WHERE = {OVERALL: "over all questions", ANSWERABLE: "over the answerable questions"}
@@ -48,6 +49,11 @@ def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
         for row in rows
         if (figures := row.figures(hops)) is not None
     ]
+
+
+def figure_cells(figures: Figures) -> list[str]:
+    """Return the cells of ``COLUMNS``, a figure's interval beside it where it has one."""
+    return [f"{figures[key]:.0f}" if key == "n" else show_figure(figures, key) for key in COLUMNS]
 
 
 def remark_sentences(rows: Sequence[ReportRow]) -> list[str]:

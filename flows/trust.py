@@ -92,6 +92,7 @@ def _log_odds(confidence: Floats) -> Floats:
 def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *, risk: float) -> dict[str, Any]:
     """Choose a threshold and a calibration on dev, and judge both on other questions; runs are seeds of one system.
 
+    The threshold is None, and no answer is given, where no confidence on dev has so little ``risk``.
     InputError where systems differ, questions are in both, or nobody told a confidence.
     """
     if len({(run.about.system, run.about.answered_by) if run.about else run.name for run in (*dev, *test)}) > 1:
@@ -101,8 +102,9 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
     (chosen_on, right_there), (told, right) = _pooled(dev), _pooled(test)
     curve, own = risk_coverage(chosen_on, right_there), risk_coverage(told, right)
     least = curve.least(risk)
-    threshold = 1.0 if least is None else float(curve.thresholds[least])
-    (coverage, reached), (all_given, all_wrong) = own.at(threshold), own.at(0.0)
+    threshold = None if least is None else float(curve.thresholds[least])
+    there, (coverage, reached) = ((0.0, 0.0) if threshold is None else one.at(threshold) for one in (curve, own))
+    all_given, all_wrong = own.at(0.0)
     fitted = calibrate(chosen_on, right_there)
     errors = calibration_error(told, right), calibration_error(fitted.probability(told), right)
     points = np.unique(np.linspace(0, len(own.thresholds) - 1, NUM_POINTS).astype(np.int64))
@@ -110,7 +112,7 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
         "num_questions": len(told),
         "wanted_risk": risk,
         "threshold": threshold,
-        "dev": dict(zip(("coverage", "risk"), curve.at(threshold), strict=True)),
+        "dev": {"coverage": there[0], "risk": there[1], "least_risk": float(curve.risk.min())},
         "test": {"coverage": coverage, "risk": reached},
         "without": {"coverage": all_given, "risk": all_wrong},
         "aurc": risk_area(told, right),

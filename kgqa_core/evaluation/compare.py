@@ -60,15 +60,16 @@ def randomisation_test(differences: Floats, *, flips: int = FLIPS, seed: int = 0
     # Of differences of one size only the number that keep their sign matters. It is binomial: where few sizes are
     # distinct, drawing the numbers gives exactly the distribution that drawing signs gives.
     sizes, counts = np.unique(np.abs(apart), return_counts=True)
-    if metrics.COUNT_COST * len(sizes) < len(apart):
-        kept = random.binomial(counts, 0.5, size=(flips, len(sizes)))
-        as_far = int((np.abs((2 * kept - counts) @ sizes) >= least).sum())
-        return (1 + as_far) / (1 + flips)
-    as_far = 0
-    step = max(1, metrics.CELLS_AT_ONCE // len(apart))
+    by_counts = metrics.COUNT_COST * len(sizes) < len(apart)
+    as_far, step = 0, max(1, metrics.CELLS_AT_ONCE // len(sizes if by_counts else apart))
     for start in range(0, flips, step):
-        kept = random.integers(2, size=(min(step, flips - start), len(apart)), dtype=np.int8)
-        as_far += int((np.abs(2 * (kept.astype(np.float64) @ apart) - total) >= least).sum())
+        size = min(step, flips - start)
+        if by_counts:
+            sums = (2 * random.binomial(counts, 0.5, size=(size, len(sizes))) - counts) @ sizes
+        else:
+            kept = random.integers(2, size=(size, len(apart)), dtype=np.int8)
+            sums = 2 * (kept.astype(np.float64) @ apart) - total
+        as_far += int((np.abs(sums) >= least).sum())
     return (1 + as_far) / (1 + flips)
 
 

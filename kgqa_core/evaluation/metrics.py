@@ -276,16 +276,6 @@ def is_rog_hit(names: Sequence[str], golds: Sequence[str]) -> bool:
     return bool(score_rog_question(names, golds)[ROG_METRICS.index("hit")])
 
 
-def summarise_rog(shares: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Return the means over questions of ``score_rog_question`` in percent, 0 where there is no question.
-
-    The sums are taken one by one from left to right: ``sum`` of floats compensates rounding from Python 3.12 on, and
-    the published figures, printed to the last digit, come from sums that did not.
-    """
-    totals = np.cumsum([(0.0,) * len(ROG_METRICS), *shares], axis=0)[-1].tolist()
-    return {name: total * 100 / max(len(shares), 1) for name, total in zip(ROG_METRICS, totals, strict=True)}
-
-
 INTERVAL_METRICS = ("hits1", "f1", "em")
 CONFIDENCE = 0.95
 RESAMPLES = 2000

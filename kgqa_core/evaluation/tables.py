@@ -12,8 +12,6 @@ from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, interval_names
 from kgqa_core.evaluation.predictions import CHANCE
 from kgqa_core.evaluation.published import BESIDE, Metric
 
-COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
-
 Published = Mapping[Metric, Mapping[str, str]]
 """Figures of papers as text, by metric and name of the row."""
 
@@ -78,11 +76,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures
     """Return the lines of a table in Markdown; ``figures``: which columns stand to the right."""
     lines = ["| " + " | ".join(header) + " |", "|" + "".join("---:|" if right else "---|" for right in figures)]
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
-
-
-def figure_cells(figures: Figures) -> list[str]:
-    """Return the cells of ``COLUMNS``, a figure's interval beside it where it has one."""
-    return [f"{figures[key]:.0f}" if key == "n" else show_figure(figures, key) for key in COLUMNS]
 
 
 def show_figure(figures: Figures, metric: str) -> str:

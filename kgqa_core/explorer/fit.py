@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -205,10 +206,9 @@ def _train(trainer: Trainer, dev: Lessons, section: ExplorerSection, journal: Jo
     is worse by no more than one dev question: few of these say little.
     """
     recorder, best, watch = run.recorder, dict[str, Tensor](), _Watch()
-    if kept := journal.go_on(trainer):
-        best, notes = kept
-        recorder.restore_curves(notes.pop("curves"))
-        watch = _Watch(**{**notes, "since": [TrainStep(**step) for step in notes["since"]]})
+    if kept := journal.go_on(trainer, _read_notes):
+        best, (watch, curves) = kept
+        recorder.restore_curves(curves)
         _log.info("going on after step %d of %d", trainer.state.step, trainer.num_steps)
     patience = section.patience or (math.inf if section.epochs else trainer.num_epochs // 2)
     slack = 0.0 if section.epochs else 200.0 / max(len(dev.questions), 1)
@@ -261,3 +261,9 @@ class _Watch:
             return False
         self.best_figure, self.best_epoch = max(figure, self.best_figure), epoch
         return True
+
+
+def _read_notes(notes: dict[str, Any]) -> tuple[_Watch, dict[str, Any]]:
+    """Return how the epochs went, and the curves, from what a journal kept."""
+    curves, since = notes.pop("curves"), [TrainStep(**step) for step in notes.pop("since")]
+    return _Watch(**notes, since=since), curves

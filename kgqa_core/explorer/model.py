@@ -174,19 +174,12 @@ def save_explorer(folder: Path, model: Explorer, card: Card) -> None:
 
 def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
     """Read an explorer for texts of ``encoder``; ``ArtifactError`` for a damaged one, or one of another encoder."""
-    card, weights = _read(folder)
+    model, card = _read(folder)
     if card.encoder != encoder:
         raise ArtifactError(
             f"the explorer in {folder} was trained on texts encoded by {card.encoder!r}, not {encoder!r}: "
             "use that encoder, or train again"
         )
-    try:
-        model = Explorer(encoding_dim=card.encoding_dim, width=card.width, steps=card.steps)
-        model.load_state_dict(weights)
-    except RuntimeError as problem:
-        raise ArtifactError(
-            f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}; train it again"
-        ) from None
     return model.eval(), card
 
 
@@ -199,14 +192,14 @@ def start_from(model: Explorer, folder: Path, *, encoder: str, attention: float 
 
     Raises ``ArtifactError`` for a missing or damaged file, and for an explorer of another encoder or width.
     """
-    card, weights = _read(folder)
+    trained, card = _read(folder)
     for name, ours in (("encoder", encoder), ("encoding_dim", model.encoding_dim), ("width", model.width)):
         if (theirs := getattr(card, name)) != ours:
             raise ArtifactError(
                 f"explorer.init_from: the explorer in {folder} has {name} {theirs!r}, this one {ours!r}; "
                 "start from one that agrees, or from none"
             )
-    own = model.state_dict()
+    own, weights = model.state_dict(), trained.state_dict()
     fresh = []
     for name, weight in own.items():
         given = weights.get(name)
@@ -218,19 +211,23 @@ def start_from(model: Explorer, folder: Path, *, encoder: str, attention: float 
             fresh += [f"{name}[{step}]" for step in range(shared, len(weight))]
         else:
             own[name] = given
-    try:
-        model.load_state_dict(own)
-    except RuntimeError as problem:
-        raise ArtifactError(f"{folder / WEIGHTS} does not fit: {shorten(str(problem))}") from None
+    model.load_state_dict(own)
     return fresh
 
 
-def _read(folder: Path) -> tuple[Card, dict[str, Tensor]]:
+def _read(folder: Path) -> tuple[Explorer, Card]:
     try:
-        return TypeAdapter(Card).validate_json((folder / CARD).read_bytes()), load_file(folder / WEIGHTS)
+        card, weights = TypeAdapter(Card).validate_json((folder / CARD).read_bytes()), load_file(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as problem:
         what = shorten(str(problem))
         if isinstance(problem, ValidationError):
             fault = problem.errors(include_url=False)[0]
             what = f"{'.'.join([CARD, *map(str, fault['loc'])])}: {fault['msg']}, given {shorten(fault['input'], 60)}"
         raise ArtifactError(f"{folder} holds no readable explorer: {what}; train it again") from None
+    try:
+        model = Explorer(encoding_dim=card.encoding_dim, width=card.width, steps=card.steps)
+        model.load_state_dict(weights)
+    except RuntimeError as problem:
+        what = shorten(str(problem))
+        raise ArtifactError(f"{folder / WEIGHTS} does not fit {CARD}: {what}; train it again") from None
+    return model, card

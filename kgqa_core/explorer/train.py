@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -268,8 +268,11 @@ class Journal:
             sync(partial)  # after a power cut, too, the file that has the name is whole
         self._saved = time.monotonic()
 
-    def go_on(self, trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Set ``trainer`` to where the last one stood; return its best weights and notes, or None: begin anew."""
+    def go_on(self, trainer: Trainer, read: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Tensor], Any] | None:
+        """Set ``trainer`` to where the last one stood; return its best weights and notes, or None: begin anew.
+
+        ``read`` makes the notes of what JSON gives; a KeyError or TypeError says that they are of another release.
+        """
         if self._folder is None or not (path := self._folder / STATE).is_file():
             return None
         try:
@@ -279,8 +282,9 @@ class Journal:
             if kept["identity"] != self._identity:
                 _log.warning("%s is of another training: beginning anew", path)
                 return None
+            notes = read(kept["notes"])  # first, so that a trainer that begins anew is fresh
             trainer.go_on(TrainState(**kept["state"]), tensors)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
             _log.warning("cannot go on from %s: %s", path, shorten(str(problem)))
             return None
-        return {name.removeprefix(BEST): one for name, one in tensors.items() if name.startswith(BEST)}, kept["notes"]
+        return {name.removeprefix(BEST): one for name, one in tensors.items() if name.startswith(BEST)}, notes

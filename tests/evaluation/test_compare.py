@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from itertools import product
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -125,6 +126,17 @@ def test_drawing_how_many_signs_of_a_size_are_kept_comes_to_drawing_signs(
     fast = randomisation_test(sizes)
     monkeypatch.setattr(metrics, "COUNT_COST", len(sizes))  # no size is frequent enough
     assert randomisation_test(sizes) == pytest.approx(fast, abs=0.02)
+
+
+def test_memory_of_drawn_signs_is_bounded_and_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "COUNT_COST", 0)
+    differences = np.random.default_rng(0).normal(0.1, size=499)
+    p = randomisation_test(differences)
+    monkeypatch.setattr(metrics, "CELLS_AT_ONCE", 499 * 7)
+    tracemalloc.start()
+    assert randomisation_test(differences) == p
+    assert tracemalloc.get_traced_memory()[1] < 2**20  # bytes; all draws at once are 80 times as many
+    tracemalloc.stop()
 
 
 def test_no_difference_is_no_evidence_and_a_large_one_has_the_smallest_p_there_is() -> None:

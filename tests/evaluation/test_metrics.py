@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.score import score_file
+from flows.score import score_file, summarise_rog
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import (
     METRICS,
@@ -27,7 +27,6 @@ from kgqa_core.evaluation.metrics import (
     normalise_published,
     score_predictions,
     score_rog_question,
-    summarise_rog,
 )
 from kgqa_core.types import Prediction, Question, Step
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
@@ -225,6 +228,22 @@ def test_a_state_that_cannot_be_gone_on_with_is_left_and_training_begins_anew(
     fit(graph, tmp_path / "second", seed=seed, journal=journal, progress=lambda done, total: steps.append(done))
     assert steps[0] == 1
     assert "journal" in caplog.text
+
+
+def test_a_state_with_notes_of_another_release_is_left_too(
+    graph: KnowledgeGraph, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(graph, tmp_path / "first", journal=tmp_path / "journal")
+    path = tmp_path / "journal" / journal_module.STATE
+    with safe_open(path, "pt") as file:
+        state = json.loads(file.metadata()["state"])
+    state["notes"]["looked_back"] = state["notes"].pop("looked_at")
+    save_file(load_file(path), path, {"state": json.dumps(state)})
+    steps: list[int] = []
+    fit(graph, tmp_path / "second", journal=path.parent, progress=lambda done, total: steps.append(done))
+    assert steps[0] == 1 and "cannot go on" in caplog.text
+    files = [tmp_path / name / "model.safetensors" for name in ("first", "second")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_training_stops_early_and_keeps_the_best_epoch(graph: KnowledgeGraph, tmp_path: Path) -> None:

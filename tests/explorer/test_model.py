@@ -124,6 +124,9 @@ def test_weights_of_another_shape_than_the_card_says_are_refused(saved: Path, ch
     with pytest.raises(ArtifactError, match=r"model\.safetensors does not fit model\.json") as caught:
         load_explorer(saved, encoder=ENCODER)
     assert len(str(caught.value)) < 300 + len(str(saved))  # of hundreds of missing tensors a few are named
+    sizes = {name: size for name, size in changes.items() if name != "steps"}
+    with pytest.raises(ArtifactError, match=r"model\.safetensors does not fit model\.json"):
+        start_from(new_explorer(**sizes), saved, encoder=ENCODER)
 
 
 def test_no_weight_belongs_to_an_entity_or_a_relation(saved: Path) -> None:

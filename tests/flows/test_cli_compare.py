@@ -157,11 +157,11 @@ def test_systems_get_one_table_with_accuracy_cost_and_evidence(tmp_path: Path) -
     assert "Answers joined by those of direct" in shown and "A against B" in shown
 
 
-def a_sure_system(folder: Path, split: str, **about: Any) -> Path:
+def a_sure_system(folder: Path, split: str, sure: float = 0.9, **about: Any) -> Path:
     """Write a system that is right wherever it is sure, and now and then elsewhere."""
     questions = [made_up.ask(f"{split}{n:02}", 1) for n in range(NUM)]
     replies = [
-        made_up.Reply((1 if n % 2 or n % 10 == 0 else 2,), calls=1, confidence=0.9 if n % 2 else 0.4)
+        made_up.Reply((1 if n % 2 or n % 10 == 0 else 2,), calls=1, confidence=sure if n % 2 else 0.4)
         for n in range(NUM)
     ]
     replies[0] = made_up.Reply((), calls=1)  # an abstention is not sure of anything
@@ -184,9 +184,30 @@ def test_a_threshold_of_dev_is_judged_on_other_questions(tmp_path: Path) -> None
     assert document["without"]["risk"] > 40 > document["aurc"] > document["aurc_best"]
     assert document["calibration"]["error_fitted"] < document["calibration"]["error"]
     shown = ask_confidence(test, "--dev", dev).stdout
-    assert "below 0.900 (chosen on dev for a risk of 10) it should abstain: 50.0 answered" in shown
+    assert "below 0.9 (chosen on dev for a risk of 10) it should abstain: 50.0 answered" in shown
     table = kgqa(test, a_sure_system(tmp_path, "t", model="other")).stdout
     assert "the risk where the least certain answers are kept back" in table
+
+
+def test_the_threshold_shown_is_the_one_that_was_judged(tmp_path: Path) -> None:
+    """Rounded, it would let other answers through, or none at all."""
+    (tmp_path / "dev").mkdir()
+    dev, test = a_sure_system(tmp_path / "dev", "d", 0.99973), a_sure_system(tmp_path, "t", 0.99972)
+    shown = ask_confidence(test, "--dev", dev).stdout
+    assert "below 0.99973 (chosen on dev for a risk of 10) it should abstain: 0.0 answered" in shown
+
+
+def test_where_no_threshold_keeps_the_risk_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    replies = [made_up.Reply((1 + n % 2,), calls=1, confidence=1.0) for n in range(NUM)]  # half are wrong
+    asked = [[made_up.ask(f"{split}{n:02}", 1) for n in range(NUM)] for split in ("t", "d")]
+    test = made_up.write_system(tmp_path, "rog", asked[0], replies)
+    files = (test, "--dev", made_up.write_system(tmp_path / "dev", "rog", asked[1], replies))
+    document = json.loads(ask_confidence(*files, "--json").stdout)
+    assert document["threshold"] is None and document["test"] == {"coverage": 0.0, "risk": 0.0}
+    assert document["dev"] == {"coverage": 0.0, "risk": 0.0, "least_risk": 50.0}
+    shown = ask_confidence(*files).stdout
+    assert "no threshold has a risk of at most 10 on dev, 50.0 at least: ask for a higher --risk" in shown
 
 
 def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:

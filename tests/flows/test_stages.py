@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +17,15 @@ from prefect.states import Failed
 from flows.summary import graph_facts, question_facts, summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
+from kgqa_core.run import open as opening
 from kgqa_core.run.cluster import chunk_mapper
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import known_stages
+from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.tracking import read_record
+from kgqa_core.types import Question
 from tasks.runtime import StageTasks, run_as_task
 
 R = TypeVar("R")
@@ -168,6 +172,26 @@ def test_a_trained_explorer_answers_and_a_small_graph_is_parsed_in_this_process(
     for name in ("triples.tsv", "missing.tsv"):  # that one is reported where it is read
         with chunk_mapper(tiny, [tmp_path / name]) as map_chunks:
             assert map_chunks is map
+
+
+def test_the_compiled_walk_is_loaded_by_a_question_that_walks_before_time_is_taken(
+    tiny_copy: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation, asked = tiny_copy.evaluation.model_copy(update={"evidence_paths": 2}), list[tuple[int, bool]]()
+    real_answer, real_read = ExplorerSystem.answer, opening.read_with_hops
+
+    def answer(system: ExplorerSystem, questions: Sequence[Question], *given: Any, **how: Any) -> Any:
+        asked.append((sum(bool(one.topics) for one in questions), "cost" in how))
+        return real_answer(system, questions, *given, **how)
+
+    def read(*given: Any) -> list[Question]:
+        first, *others = real_read(*given)
+        return [replace(first, topics=()), *others]
+
+    monkeypatch.setattr(ExplorerSystem, "answer", answer)
+    monkeypatch.setattr(opening, "read_with_hops", read)
+    ensure(Pipeline(tiny_copy.model_copy(update={"evaluation": evaluation})), [KEYS[-1]])
+    assert asked[0] == (1, False) and all(measured for _, measured in asked[1:])
 
 
 # What a flow returns

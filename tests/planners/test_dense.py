@@ -129,6 +129,20 @@ def test_only_what_exists_is_proposed_unseen_paths_too(folder: Path, tiny_bert: 
     assert [plan.sure for plan in somewhere] == pytest.approx(np.exp(weighed), abs=1e-4)
 
 
+def test_few_vectors_of_unseen_paths_are_kept(folder: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server would else hold a vector of every path that it ever met; plans are the same."""
+
+    def exists(question: PlanQuestion, path: LabelPath) -> tuple[str, ...]:
+        return tuple(f"r{topic}" for topic in question.topics) if not path else ()
+
+    asked = [replace(TRAIN[0], topics=tuple(range(start, start + 5))) for start in (0, 5, 10, 0)]
+    plans = open_dense(folder, exists=exists, encoder=tiny_bert).plan(asked, num_plans=5)
+    monkeypatch.setattr("kgqa_core.planners.dense.MOST_TEXTS", 7)
+    planner = open_dense(folder, exists=exists, encoder=tiny_bert)
+    assert planner.plan(asked, num_plans=5) == plans
+    assert len(planner._texts) <= 7
+
+
 def test_without_a_graph_paths_of_training_are_all_there_is(planner: DensePlanner) -> None:
     assert {plan.path for plan in planner.plan(TRAIN[:1], num_plans=9)[0]} == set(ALL)
 

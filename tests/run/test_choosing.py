@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,21 @@ import pytest
 
 from flows.one_question import ask_system
 from flows.summary import summarise
-from kgqa_core.config import RunConfig
+from kgqa_core.config import ExplorerSection, RunConfig
+from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import MAX_POINTS, SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.predictions import read_source
+from kgqa_core.explorer.fit import QuestionSet, fit_explorer
+from kgqa_core.explorer.model import Explorer
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.choosing import CHOICE_FILE, describe_choice
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import systems as stages
+from kgqa_core.systems.tables import CANDIDATES_FILE
 from kgqa_core.tracking import read_record
+from kgqa_core.types import SPLITS
 from tests.conftest import with_home
 from tests.run.specs import assert_in_order, changed, specs_of
 
@@ -116,6 +121,26 @@ def test_a_grid_that_a_system_left_out_cannot_have_is_named_all_the_same(run_fil
 def test_nothing_is_chosen_on_dev_questions_that_teach(run_file: Path) -> None:
     with pytest.raises(ConfigError, match=r"explorer\.learn_dev: dev questions teach, so nothing can be chosen"):
         specs_of(run_file, "explorer.learn_dev=true", "systems.run=[rog]")
+
+
+def test_candidates_of_dev_questions_are_of_explorers_that_never_learned_from_them(
+    films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tunes = ("plans={planners: [generator]}", "lm={kind: packaged}", "reasoner={instructions: {choose: 1.0}, folds: 2}")
+    opened = Pipeline(read_config(films, [f"runtime.home={films.parent}/home", *tunes, "explorer.learn_dev=true"]))
+    taught = set[str]()
+
+    def fit(sets: Sequence[QuestionSet], section: ExplorerSection, *given: Any, **how: Any) -> Explorer:
+        taught.update(one.id for one in (*sets[0].train, *(sets[0].dev if section.learn_dev else ())))
+        return fit_explorer(sets, section, *given, **how)
+
+    monkeypatch.setattr("kgqa_core.explorer.fit.fit_explorer", fit)
+    ensure(opened, ["candidates"])
+    in_split = {one: {q.id for q in read_questions(opened.artifact("questions").folder, one)} for one in SPLITS}
+    assert taught == in_split["train"]
+    shown = pq.read_table(opened.artifact("candidates").folder / CANDIDATES_FILE)["question_id"].to_pylist()
+    assert set(shown) == in_split["train"] | in_split["dev"]
+    assert opened.specs["candidates"] == specs_of(films, *tunes)["candidates"]
 
 
 def test_systems_of_explorers_elsewhere_and_rows_of_the_gate_choose_nothing(run_file: Path) -> None:

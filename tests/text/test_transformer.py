@@ -1,13 +1,24 @@
 """Local transformers folders encode, tiny random ones here; MiniLM comes out of its package and is checked by hash."""
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.text.transformer import DIM as MINILM_DIM
-from kgqa_core.text.transformer import PACKAGE, SHA256, checked_minilm, local_encoder, minilm_encoder
+from kgqa_core.text.transformer import (
+    PACKAGE,
+    SHA256,
+    SplitEncoder,
+    checked_minilm,
+    content_files,
+    local_encoder,
+    minilm_encoder,
+)
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
@@ -57,6 +68,13 @@ def test_long_texts_are_cut(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(*encoder.encode(["boat " * 5, "boat " * 17]), atol=1e-6)
 
 
+def test_texts_are_cut_at_the_last_position_that_a_model_has(bert_folder: Path) -> None:
+    texts = ["boat " * 21, "boat " * 99]  # with [CLS] and [SEP] the first has the 23 tokens for which there are places
+    np.testing.assert_allclose(*local_encoder(bert_folder).encode(texts), atol=1e-6)
+    states = SplitEncoder(bert_folder, frozen_layers=1, max_tokens=48).lower_states(texts)
+    assert [len(one) for one in states] == [23, 23]
+
+
 def test_a_decoder_without_padding_token_encodes(tmp_path: Path, bert_folder: Path) -> None:
     """Padding is on the right and masked: a text gives the same row alone and beside a longer one."""
     from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
@@ -82,6 +100,30 @@ def test_the_name_follows_the_weights(bert_folder: Path, tmp_path: Path) -> None
     assert local_encoder(tmp_path / "b/tiny").name != before
     assert local_encoder(tmp_path / "a/tiny", pooling="first_last").name != before
     assert local_encoder(tmp_path / "a/tiny").dim == DIM
+
+
+def test_a_process_reads_the_weights_once_for_their_name_unless_they_are_written_again(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every chunk of questions asks for the name of its encoder, whose weights may be 26 GB."""
+    read = list[str]()
+
+    def hashed(file: Path) -> str:
+        read.append(file.name)
+        return hash_file(file)
+
+    shutil.copytree(bert_folder, tmp_path / "tiny")
+    weights = tmp_path / "tiny" / "model.safetensors"
+    for file in weights.parent.iterdir():
+        os.utime(file, (1e9, 1e9))
+    monkeypatch.setattr("kgqa_core.text.transformer.hash_file", hashed)
+    names = {local_encoder(weights.parent).name for _ in range(3)}
+    assert sorted(read) == sorted(file.name for file in content_files(weights.parent))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    for last in b"\x02", b"\x03":  # within one tick of the clock
+        names.add(local_encoder(weights.parent).name)
+        weights.write_bytes(weights.read_bytes()[:-1] + last)
+    assert len(names) == 3
 
 
 UNKNOWN = '{"hidden_size": 5, "model_type": "no-such-architecture"}'

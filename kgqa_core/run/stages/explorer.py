@@ -207,7 +207,8 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     if not questions:
         raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
     torch.set_num_threads(config.runtime.threads)
-    system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
+    # The compiled walk is loaded by a question that walks: it is no part of what answering costs.
+    system.answer([one for one in questions if one.topics][:1])
     costs = [AnswerCost() for _ in range(config.evaluation.passes)]
     source, parts = Source(graph=run.artifact("graph").content, system=name), []
     how: Any = {"entity_names": graph.entity_names, "render_path": system.render, "source": source}

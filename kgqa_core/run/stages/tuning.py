@@ -133,14 +133,14 @@ def _is_tuned(config: RunConfig) -> bool:
 
 
 def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
-    """Explorers are trained on all folds but one, without what only helps them to start."""
+    """Explorers are trained on all folds but one, without what only helps them to start, and never on dev."""
     reasoner, explorer = config.reasoner, config.explorer
     if reasoner is None or explorer is None or not _is_tuned(config) or "choose" not in reasoner.mixture:
         return
     if reasoner.candidates == "pool":
         return
     section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "init_attention", "also_train_on"})
-    section |= {"seed": explorer.seeds[0], "reenter_topic": config.dataset.reenter_topic}
+    section |= {"seed": explorer.seeds[0], "reenter_topic": config.dataset.reenter_topic, "learn_dev": False}
     section |= config.evaluation.model_dump(mode="json", exclude={"split", "passes"})
     section |= reasoner.model_dump(mode="json", include={"folds", "num_candidates"})
     yield StageSpec("candidates", section, (*ground_keys(config), "encodings"))
@@ -207,7 +207,8 @@ def _answer_unseen(
     from kgqa_core.explorer.fit import FitRun, fit_explorer
 
     config, what = run.config, f"out-of-fold explorer {fold + 1}"
-    section, encoder, device = config.exploration, opening.encoder_of(config.encoding).name, opening.device_of(config)
+    section = config.exploration.model_copy(update={"learn_dev": False})  # it answers dev questions
+    encoder, device = opening.encoder_of(config.encoding).name, opening.device_of(config)
     told = partial(run.progress, f"training {what}")
     runtime = config.runtime
     with TemporaryDirectory(dir=folder) as scratch:
