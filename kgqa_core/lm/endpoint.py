@@ -290,7 +290,13 @@ class Endpoint:
         """Return a prompt's tokens, chat template included; 0: the server does not tell."""
         body = {"messages": messages(prompt), "add_generation_prompt": True}
         body = body if self._section.api == "chat" else {"prompt": plain_text(prompt)}
-        reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
+        body = {**self._section.extra, "model": self.model, **body}  # chat_template_kwargs shape the prompt
+        try:
+            reply = await self._server.request(client, f"{self._root}/tokenize", body)
+        except EndpointError:  # some gateways refuse what they do not know, with any status
+            if self._counting:
+                raise
+            return prompt, 0
         return prompt, whole(dig(reply.content, "count")) or 0
 
 
@@ -341,7 +347,7 @@ def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Gene
     log_prob = _sum(values) if isinstance(values, list) and values else None
     if share is None:  # the server does not count: log-probabilities leave out the end, and are better than nothing
         share = len(values) if isinstance(values, list) and values else estimate_tokens(clean)
-    return Generation(clean[:cut], log_prob, share, reason != "length")
+    return Generation(clean[:cut], log_prob, share, reason != "length" or cut < len(clean))
 
 
 def read_echo(content: object) -> float | None:
