@@ -1,4 +1,4 @@
-"""The search of one prompt: which branches of a beam, or of a sample, live on; texts that repeat themselves for ever.
+"""The search of one prompt: which branches of a beam, or of a sample, live on; what of a text is no answer.
 
 Imports neither torch nor transformers: ``lm.generate`` asks the model, and keeps what it has read.
 """
@@ -112,3 +112,12 @@ def cut_loop(text: str) -> str:
         if len(text) - begin >= LEAST_LOOP:
             return text[: begin + period].rstrip(" \n,;")
     return text
+
+
+def without_thoughts(text: str) -> str:
+    """Return what a reasoning model says once it has thought, behind ``</think>``; nothing where it never comes to it.
+
+    Some chat templates write the first ``<think>`` themselves, so a text may begin inside it.
+    """
+    _, end, said = text.rpartition("</think>")
+    return said.lstrip() if end else "" if text.lstrip().startswith("<think>") else text
