@@ -59,11 +59,15 @@ class Search:
             )
         )
         parents, self.live, ended = self.live, [], []
-        rank, headings = 0, set[object]()
+        rank, headings, whole = 0, set[object](), set[int]()
         for cost, order, token in ranked:
             parent = parents[order]
             tokens = (*parent.tokens, token)
             if token in ending.tokens or ending.stopped(tokens):
+                if order in whole:  # another end of a text that has a better one: it takes no place
+                    continue
+                if parent.state is not None and token in ending.tokens:
+                    whole.add(order)
                 if rank < self.width:
                     ended.append(Branch(tokens, -cost, parent.row))
             else:
