@@ -20,7 +20,7 @@ import pyarrow as pa
 from kgqa_core.config_lm import UNLIMITED, Budget, Price
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
-from kgqa_core.lm.search import cut_loop, without_thoughts
+from kgqa_core.lm.search import THOUGHTS, cut_loop
 from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
 from kgqa_core.schemas import METER
 
@@ -235,7 +235,7 @@ class Metered:
                 self._charge(ask, Usage(num_stopped=1))
                 continue
             given = [known[key].generation if key in known else lost[key][0] for key in ask.keys]
-            said = [replace(one, text=without_thoughts(one.text)) for one in given]
+            said = [replace(one, text=THOUGHTS.sub("", one.text)) for one in given]
             # A text that only its limit ended may say the same for ever: once is enough.
             told = [one if one.finished else replace(one, text=cut_loop(one.text)) for one in said]
             results.append(told)
@@ -252,7 +252,7 @@ class Metered:
                 num_failed=int(bool(failed)),
                 num_cut=sum(not one.finished for one in texts),
                 num_looping=sum(one.text != once.text for one, once in zip(said, told, strict=True)),
-                num_outside=sum(is_outside(ask.prompt, ask.decoding, without_thoughts(one.text)) for one in texts),
+                num_outside=sum(is_outside(ask.prompt, ask.decoding, THOUGHTS.sub("", one.text)) for one in texts),
             )
             self._charge(ask, usage)
         return results

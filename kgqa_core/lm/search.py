@@ -6,6 +6,7 @@ Imports neither torch nor transformers: ``lm.generate`` asks the model, and keep
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from kgqa_core.lm.folders import Ending
 
 LOOP_CHECKED, LOOP_LONGEST, LOOP_LEAST = 16, 64, 48  # tokens: how often; of a repetition; of all, at least
+# What a reasoning model thinks before it answers; where it never comes to that, all. Some chat templates write <think>.
+THOUGHTS = re.compile(r"\A(?:.*</think>|\s*<think>.*)\s*", re.DOTALL)
 MOST_REPEATED, LEAST_LOOP = 800, 40  # characters: of what is said again and again; of all its repetitions together
 Candidates = list[tuple[int, float]]  # (token, its log-probability under the model), best first; empty: a dead end
 
@@ -116,12 +119,3 @@ def cut_loop(text: str) -> str:
         if len(text) - begin >= LEAST_LOOP:
             return text[: begin + period].rstrip(" \n,;")
     return text
-
-
-def without_thoughts(text: str) -> str:
-    """Return what a reasoning model says once it has thought, behind ``</think>``; nothing where it never comes to it.
-
-    Some chat templates write the first ``<think>`` themselves, so a text may begin inside it.
-    """
-    _, end, said = text.rpartition("</think>")
-    return said.lstrip() if end else "" if text.lstrip().startswith("<think>") else text
