@@ -151,17 +151,13 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
         is_name = longer and (own < 0 or not normalise_name(match[2]).startswith(names[own]))
         return names.index(max(longer, key=len)) if is_name else own
 
-    found: dict[int, str] = {}
-    has_label = False
+    found: dict[int, str | None] = {}  # with what stands behind the label; None: by name
     for line in text.split("\n"):
         match = _BEGINS.match(line)
         if match and (index := named(match)) >= 0:
-            is_label = index == labels.get(match[1])
-            found.setdefault(index, match[2] if is_label else "")
-            has_label |= is_label
+            found.setdefault(index, match[2] if index == labels.get(match[1]) else None)
         elif _ONLY.fullmatch(line[:200]):
             found |= {labels[word]: "" for word in _WORD.findall(line) if labels.get(word, -1) not in {-1, *found}}
-            has_label = bool(found)
     if not found:
         stated, inline = (
             [match for match in form.finditer(text) if named(match) == labels.get(match[1], -2)]
@@ -170,19 +166,13 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
         for match in stated[-1:] or inline[:1]:
             more = _WORD.findall(listed[0]) if (listed := _LISTED.match(match[2])) else []
             found = {labels[match[1]]: match[2], **{labels[word]: "" for word in more if word in labels}}
-            has_label = True
-    if not has_label:
-        return None
-    conflict = any(_names_another(rest, names, index) for index, rest in found.items())
-    return Choice(tuple(found), "label", conflict=conflict)
-
-
-def _names_another(rest: str, names: Sequence[str], index: int) -> bool:
-    said = normalise_name(rest.strip(" .:)-*\"'"))
-    own = names[index]
-    if said.startswith(own):
-        return False
-    return any(name and said.startswith(name) for name in names if name != own)
+    behind = [
+        (names[index], normalise_name(rest.strip(" .:)-*\"'"))) for index, rest in found.items() if rest is not None
+    ]
+    conflict = any(
+        not said.startswith(own) and any(name and said.startswith(name) for name in names) for own, said in behind
+    )
+    return Choice(tuple(found), "label", conflict=conflict) if behind else None
 
 
 def _by_name(text: str, case: ChooseCase) -> Choice | None:
