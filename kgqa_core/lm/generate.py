@@ -363,7 +363,7 @@ class Batcher:
 
         Raises DoesNotFit where memory does not hold a batch of one.
         """
-        order = sorted(range(len(items)), key=lambda row: (-lengths[row], row))
+        order, cells = sorted(range(len(items)), key=lambda row: (-lengths[row], row)), self.cells
         results: dict[int, Result] = {}
         while (start := len(results)) < len(order):
             longest = max(1, lengths[order[start]])
@@ -379,6 +379,7 @@ class Batcher:
                 gc.collect()
                 torch.cuda.empty_cache()
             if len(rows) == 1:
+                self.cells = cells  # what else is in memory may be less the next time
                 raise DoesNotFit(
                     f"memory does not hold a single prompt of {longest} tokens with its answer. Use a smaller model, "
                     "a shorter dtype, quantisation, fewer beams or a lower max_new_tokens"

@@ -11,7 +11,7 @@ from flows import model_facts
 from flows.model_facts import describe
 from kgqa_core.lm.constraints import Choices, Lines
 from kgqa_core.lm.folders import Quantise, decode, encode_prompts
-from kgqa_core.lm.generate import read_prompts
+from kgqa_core.lm.generate import Batcher, DoesNotFit, read_prompts
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import Constraint, Decoding, Prompt
 from tests.lm.tiny_models import make_adapter, make_any
@@ -120,3 +120,16 @@ def test_quantisation_shrinks_matrices_but_not_tables(
     layers = open_local(qwen2).model.model.layers
     matrices = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
     assert told["weight_bytes"] == 2 * (told["parameters"] - matrices) + bytes_per_weight * matrices
+
+
+def test_batches_are_no_smaller_for_ever_because_one_found_the_memory_full() -> None:
+    """Options are weighed in batches inside one of prompts, which is halved when not even one option fits beside it."""
+
+    def nothing_fits(rows: list[int]) -> list[int]:
+        raise MemoryError
+
+    batcher, sizes = Batcher(8), list[int]()
+    with pytest.raises(DoesNotFit):
+        batcher.map(range(8), [10] * 8, nothing_fits)
+    assert batcher.map(range(8), [10] * 8, lambda rows: sizes.append(len(rows)) or rows) == list(range(8))
+    assert sizes == [8]
