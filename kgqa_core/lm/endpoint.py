@@ -68,7 +68,8 @@ class Endpoint:
         """Where, which model, and the settings that shape its texts."""
         section = self._section
         model = section.model if section.model and section.identity else self._served.name
-        shape = json.dumps([section.api, section.choices, section.extra], sort_keys=True, default=repr)
+        told = [] if section.log_probs else ["no log-probabilities"]
+        shape = json.dumps([section.api, section.choices, section.extra, *told], sort_keys=True, default=repr)
         digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
         return f"endpoint {section.identity or section.url} {model} {section.api}-{digest}"
 
