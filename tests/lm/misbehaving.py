@@ -243,6 +243,9 @@ CONTENTS: dict[str, object] = {
     "half a character": {"choices": [{"message": {"content": "\ud83d yes"}}]},
     "beyond stop": {"choices": [{"message": {"content": "yes\nand more"}}]},
     "far beyond stop": {"choices": [{"message": {"content": "yes\nand more"}, "finish_reason": "length"}]},
+    "still thinking": {
+        "choices": [{"message": {"content": None, "reasoning_content": "Well, it"}, "finish_reason": "length"}]
+    },
     "cut short": {"choices": [{"message": {"content": "because"}, "finish_reason": "length"}]},
 }
 LEAKS: dict[str, tuple[int, str]] = {

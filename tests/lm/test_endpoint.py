@@ -220,6 +220,7 @@ def test_a_prompt_that_gets_nothing_says_why_and_the_others_go_on(server: Script
         ("beyond stop", Generation("yes", num_tokens=4)),
         ("far beyond stop", Generation("yes", num_tokens=4)),  # its limit ended what nobody wanted
         ("cut short", Generation("because", num_tokens=3, finished=False)),
+        ("still thinking", Generation("", num_tokens=0, finished=False)),  # paid, so kept: it would think as long again
     ],
 )
 def test_odd_replies_that_hold_a_text_are_read(server: Script, opened: Open, kind: str, expected: Generation) -> None:
