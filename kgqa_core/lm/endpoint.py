@@ -337,10 +337,8 @@ def read_completion(content: object, stop: Sequence[str] = ()) -> tuple[list[Gen
 def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Generation:
     text = dig(choice, "message", "content") if dig(choice, "message") is not None else dig(choice, "text")
     reason = dig(choice, "finish_reason")
-    thoughts = (
-        dig(choice, "message", name) for name in ("reasoning_content", "reasoning")
-    )  # where a server parts them
-    if text is None and reason == "length" and any(isinstance(one, str) for one in thoughts):
+    names = ("reasoning_content", "reasoning")  # of thoughts, where a server parts them from the answer
+    if text is None and reason == "length" and any(isinstance(dig(choice, "message", name), str) for name in names):
         text = ""
     if reason == "content_filter" or not isinstance(text, str):
         refused = reason == "content_filter" or isinstance(dig(choice, "message", "refusal"), str)
