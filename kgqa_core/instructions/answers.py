@@ -17,7 +17,8 @@ MAX_NAME = 300  # characters; a longer line is prose, not a name
 MAX_LINES = 2000  # of an answer that are read
 
 _ABSTAINED = re.compile(
-    r"(?:i (?:do not|don.?t) know|i (?:cannot|can.?t|am unable to) (?:answer|determine|tell)\b.*"
+    r"(?:(?:i(?: a|.)m sorry,? (?:but )?)?i (?:do not|don.?t) (?:know(?: the answers?\b.*)?|have enough inf.*)"
+    r"|i (?:cannot|can.?t|am unable to) (?:answer|determine|tell)\b.*"
     r"|unknown|none|none of (?:these|the above|them)|n/?a|no answers?|not enough information"
     r"|(?:it )?cannot be (?:determined|answered)\b.*)\W*",
     re.IGNORECASE,

@@ -24,6 +24,7 @@ _SHORT = r"(?:[A-Z]{1,2})"
 _BEGINS = re.compile(rf"\W*({_SHORT})(?:[.):\]]|\*\*)(.*)")  # a line "A. 1989", "(B)", "**C**"
 _ONLY = re.compile(rf"\W*{_SHORT}(?:(?:\s*,\s*|\s+and\s+|\s+){_SHORT})*\W*")  # a line "A, C"
 _WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'])")
+_LISTED = re.compile(rf"(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+){_SHORT})+(?=\W*\Z|\.\s)")  # behind the first: ", B and C."
 _STATED = re.compile(
     rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*(?:is|are|:)?\s*)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
     r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(?=(.{0,300}))",
@@ -136,35 +137,42 @@ def _line(case: ChooseCase, index: int) -> str:
 
 
 def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
-    """Return what lines that begin with labels choose, else the last statement, else the first label in passing."""
+    """Return what lines that begin with labels choose, else the last statement, else the first label in passing.
+
+    What begins like a label may be a name with initials, "C. S. Lewis": then it is the candidate of that name.
+    """
     labels = {label_of(index): index for index in range(len(candidates))}
-    found: dict[int, str] = {}
+    names = [normalise_name(escape(candidate.name)) for candidate in candidates]
+
+    def named(match: re.Match[str]) -> int:
+        """Return which candidate a label, or a name that begins like one, stands for; -1: none."""
+        own, said = labels.get(match[1], -1), normalise_name(match.string[match.start(1) : match.end(2)])
+        longer = [name for name in names if len(name) > len(match[1]) and said.startswith(name)]
+        is_name = longer and (own < 0 or not normalise_name(match[2]).startswith(names[own]))
+        return names.index(max(longer, key=len)) if is_name else own
+
+    found: dict[int, str | None] = {}  # with what stands behind the label; None: by name
     for line in text.split("\n"):
         match = _BEGINS.match(line)
-        if match and match[1] in labels:
-            found.setdefault(labels[match[1]], match[2])
+        if match and (index := named(match)) >= 0:
+            found.setdefault(index, match[2] if index == labels.get(match[1]) else None)
         elif _ONLY.fullmatch(line[:200]):
-            found.update(
-                {labels[word]: "" for word in _WORD.findall(line) if word in labels and labels[word] not in found}
-            )
+            found |= {labels[word]: "" for word in _WORD.findall(line) if labels.get(word, -1) not in {-1, *found}}
     if not found:
-        stated = [match for match in _STATED.finditer(text) if match[1] in labels]
-        inline = [match for match in _INLINE.finditer(text) if match[1] in labels]
+        stated, inline = (
+            [match for match in form.finditer(text) if named(match) == labels.get(match[1], -2)]
+            for form in (_STATED, _INLINE)
+        )
         for match in stated[-1:] or inline[:1]:
-            found[labels[match[1]]] = match[2]
-    if not found:
-        return None
-    conflict = any(_names_another(rest, candidates, index) for index, rest in found.items())
-    return Choice(tuple(found), "label", conflict=conflict)
-
-
-def _names_another(rest: str, candidates: Sequence[Candidate], index: int) -> bool:
-    names = [normalise_name(escape(candidate.name)) for candidate in candidates]
-    said = normalise_name(rest.strip(" .:)-*\"'"))
-    own = names[index]
-    if said.startswith(own):
-        return False
-    return any(name and said.startswith(name) for name in names if name != own)
+            more = _WORD.findall(listed[0]) if (listed := _LISTED.match(match[2])) else []
+            found = {labels[match[1]]: match[2], **{labels[word]: "" for word in more if word in labels}}
+    behind = [
+        (names[index], normalise_name(rest.strip(" .:)-*\"'"))) for index, rest in found.items() if rest is not None
+    ]
+    conflict = any(
+        not said.startswith(own) and any(name and said.startswith(name) for name in names) for own, said in behind
+    )
+    return Choice(tuple(found), "label", conflict=conflict) if behind else None
 
 
 def _by_name(text: str, case: ChooseCase) -> Choice | None:

@@ -20,7 +20,7 @@ MAX_LINE, MAX_LINES = 2000, 2000  # characters of a line and lines of a text tha
 MAX_NUMBERS, MAX_SPLITS = 40, 20  # numbers and arrows of a line that are tried
 
 _BETWEEN_WORDS = re.compile(r"[\s_./:-]+")
-_AROUND = " \t\"'`*“”.,;()[]{}<>"
+_AROUND = " \t\"'`*“”.,;|()[]{}<>"
 
 
 class Options:
@@ -55,7 +55,8 @@ def _lines(text: str) -> Iterator[str]:
 # ------ Scores as text.
 
 
-_NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d+)?|\.\d+)(?:\s*(%)|\s*/\s*(10{1,2})\b)?")
+_NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:\s*(%)|\s*/\s*(10{1,2})\b)?")  # no year
+_BEGINS = re.compile(r"\W*(?:score\W*)?(?!\d+[:.)\]](?!\d))" + _NUMBER.pattern, re.IGNORECASE)  # nor an ordinal
 _ASSIGN = " = "
 _ORDINAL = re.compile(r"\W*(\d{1,4})\s*[:.)\]]\s*")
 _TAGGED = re.compile(r"<choice>(.*?)</choice>.*?<score>(.*?)</score>", re.IGNORECASE | re.DOTALL)
@@ -108,8 +109,8 @@ def _option_before(text: str, known: Options, countdown: bool) -> int | None:
     for form in forms:
         ordinal = _ORDINAL.match(form)
         if ordinal and not countdown:  # several options may have one name: then the number tells
-            own = int(ordinal[1]) - 1
-            if own < len(known.texts) and Options([known.texts[own]]).find(form[ordinal.end() :]) == 0:
+            own, rest = int(ordinal[1]) - 1, form[ordinal.end() :]
+            if 0 <= own < len(known.texts) and (not rest or Options([known.texts[own]]).find(rest) == 0):
                 return own
         for candidate in ([form[ordinal.end() :]] if ordinal else []) + [form]:
             index = known.find(candidate)
@@ -132,7 +133,8 @@ def _share(number: re.Match[str]) -> float:
 
 _ARROW = re.compile(r"\s*(?:->|=>|→|\|)\s*")
 _MAPPED = re.compile(
-    r"\s*(?:=|:|,|\(|\|)\s*(?:score\s*[:=]?\s*)?(\d{1,3}(?:\.\d+)?)(?:\s*/\s*(\d{1,3}))?\s*\)?\W*\Z", re.IGNORECASE
+    r"\s*(?:=|:|,|\(|\|)\s*(?:score\s*[:=]?\s*)?(\d{1,3}(?:\.\d+)?)(?:\s*/\s*(\d{1,3}))?\s*\)?(?:\s+\(.*)?\W*\Z",
+    re.IGNORECASE,
 )
 _BULLET = re.compile(r"\W*\d{1,3}[.):]\s+")
 _NOTHING = re.compile(r"\W*(?:none|nothing|no (?:clue|match|mapping)\w*)\b", re.IGNORECASE)
@@ -289,10 +291,11 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
         return write_scores([one.name for one in case.candidates], list(enumerate(case.scores)))
 
     def parse(self, text: str, case: EntitiesCase) -> Scores | ParseFailure:
-        """Return the scores of a text; of one candidate its last number, wherever that stands."""
+        """Return the scores of a text; of one candidate the number that it begins with, else its last."""
         found = parse_scores(text, [one.name for one in case.candidates], countdown=False)
         if isinstance(found, ParseFailure) and len(case.candidates) == 1:
-            numbers = list(_NUMBER.finditer(text[-MAX_LINE:]))
+            first = _BEGINS.match(text[:MAX_LINE])
+            numbers = [first] if first else list(_NUMBER.finditer(text[-MAX_LINE:]))
             return Scores(((0, _share(numbers[-1])),)) if numbers else failure("no score", text)
         return found
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from kgqa_core.config_lm import UNLIMITED, Budget, Price
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
-from kgqa_core.lm.search import cut_loop
+from kgqa_core.lm.search import THOUGHTS, cut_loop
 from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
 from kgqa_core.schemas import METER
 
@@ -235,12 +235,15 @@ class Metered:
                 self._charge(ask, Usage(num_stopped=1))
                 continue
             given = [known[key].generation if key in known else lost[key][0] for key in ask.keys]
+            said = [replace(one, text=THOUGHTS.sub("", one.text)) for one in given]
             # A text that only its limit ended may say the same for ever: once is enough.
-            told = [one if one.finished else replace(one, text=cut_loop(one.text)) for one in given]
+            told = [one if one.finished else replace(one, text=cut_loop(one.text)) for one in said]
             results.append(told)
             kept = [known[key] for key in dict.fromkeys(ask.keys) if key in known]
             failed = [lost[key][1] for key in dict.fromkeys(ask.keys) if key not in known]
-            texts = [one.generation for one in kept] if ask.decoding is not None else []
+            # A beam that a constraint has no text for is neither cut nor outside: it was never written.
+            made = [one.generation for one in kept if one.generation.finished or one.generation.num_tokens]
+            texts = made if ask.decoding is not None else []
             usage = Usage(
                 num_calls=1,
                 num_prompt_tokens=max((one.num_prompt_tokens for one in kept), default=0),  # read once for all texts
@@ -248,8 +251,8 @@ class Metered:
                 seconds=math.fsum([*(one.seconds for one in kept), *failed]),
                 num_failed=int(bool(failed)),
                 num_cut=sum(not one.finished for one in texts),
-                num_looping=sum(one.text != once.text for one, once in zip(given, told, strict=True)),
-                num_outside=sum(is_outside(ask.prompt, ask.decoding, one.text) for one in texts),
+                num_looping=sum(one.text != once.text for one, once in zip(said, told, strict=True)),
+                num_outside=sum(is_outside(ask.prompt, ask.decoding, THOUGHTS.sub("", one.text)) for one in texts),
             )
             self._charge(ask, usage)
         return results

@@ -105,19 +105,24 @@ def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str]
     return texts if len(texts) <= limit else None
 
 
-def start_state(tokenizer: Any, constraint: Constraint | None, *, listed: int = LISTED) -> TokenState | None:
+def start_state(
+    tokenizer: Any, constraint: Constraint | None, ends: Sequence[int] = (), *, listed: int = LISTED
+) -> TokenState | None:
     """Return the state before the first token, a ``Spelling`` up to ``listed`` texts; None without a constraint.
 
-    It is kept as long as the transformers tokenizer is. Where a constraint allows no text at all, the end token is all
-    that may follow. Raises InputError where the tokenizer's tokens are no pieces of text (WordPiece).
+    Each of the tokens ``ends`` may end a text; without any, the tokenizer's own end may. The state is kept as long as
+    the transformers tokenizer is. Where a constraint allows no text at all, an end is all that may follow. Raises
+    InputError where the tokenizer's tokens are no pieces of text (WordPiece).
     """
     if constraint is None:
         return None
-    if tokenizer not in _VOCABULARIES:
-        _VOCABULARIES[tokenizer] = _Vocabulary(tokenizer)
-    kept, key = _VOCABULARIES[tokenizer].starts, (constraint.key, listed)
+    ends = tuple(ends) or (int(tokenizer.eos_token_id),)
+    vocabularies = _VOCABULARIES.setdefault(tokenizer, {})
+    if ends not in vocabularies:
+        vocabularies[ends] = _Vocabulary(tokenizer, ends)
+    kept, key = vocabularies[ends].starts, (constraint.key, listed)
     if key not in kept:
-        kept[key] = _spell(tokenizer, constraint, listed) or Place(constraint, _VOCABULARIES[tokenizer], {})
+        kept[key] = _spell(tokenizer, constraint, listed, ends) or Place(constraint, vocabularies[ends], {})
         if len(kept) > MAX_STARTS:
             kept.popitem(last=False)
     kept.move_to_end(key)
@@ -141,12 +146,12 @@ class Spelling:
         return self.follow.get(token)
 
 
-def _spell(tokenizer: Any, constraint: Constraint, most: int) -> Spelling | None:
+def _spell(tokenizer: Any, constraint: Constraint, most: int, ends: Sequence[int]) -> Spelling | None:
     """Return the start of the allowed texts' tokens; None where there are none or too many, or tokens say otherwise."""
     texts = list(dict.fromkeys(finite_texts(constraint, limit=most) or ()))
     rows = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     written = tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    if not texts or written != texts or any(tokenizer.eos_token_id in row for row in rows):
+    if not texts or written != texts or not all(map(set(ends).isdisjoint, rows)):
         return None
     start = Spelling({}, [])
     for row in rows:
@@ -156,7 +161,7 @@ def _spell(tokenizer: Any, constraint: Constraint, most: int) -> Spelling | None
                 state.follow[token] = Spelling({}, [])
                 state.allowed.append(token)
             state = state.follow[token]
-        state.allowed.append(int(tokenizer.eos_token_id))
+        state.allowed.extend(ends)
     return start
 
 
@@ -203,10 +208,10 @@ class Place:
 
     @cached_property
     def allowed(self) -> list[int]:
-        """Return the tokens that may follow; the end token first where the text may end, alone where nothing may."""
+        """Return the tokens that may follow; the ends first where the text may end, alone where nothing may."""
         within, further = self._within, self._further
         may_end = not self._done and self._constraint.may_end(self._pieces)
-        ends = [self._vocabulary.end] if may_end or not (within.tokens or further) else []
+        ends = self._vocabulary.ends if may_end or not (within.tokens or further) else ()
         more = [*ends, *(token for token in further if token not in within.after)]
         return [*more, *within.tokens] if more else within.tokens
 
@@ -232,8 +237,8 @@ class _Vocabulary:
     (``<0x41>``), the fallback is left out: no tokenizer would give it.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        """Read a transformers tokenizer."""
+    def __init__(self, tokenizer: Any, ends: tuple[int, ...]) -> None:
+        """Read a transformers tokenizer; ``ends`` are the tokens that end a text, and are none of it."""
         from transformers.convert_slow_tokenizer import bytes_to_unicode  # loaded before: the tokenizer is its own
 
         decoders = _decoders(tokenizer)
@@ -246,11 +251,11 @@ class _Vocabulary:
         pieces = not byte_level and bool(decoders & {"ByteFallback", "Metaspace", "Replace"} or not decoders)
         # SentencePiece puts a blank before a text and takes it away again: the first token may begin with one.
         self.drops_first_blank = pieces
-        self.end = int(tokenizer.eos_token_id)
+        self.ends = ends
         self.starts: OrderedDict[tuple[str, int], TokenState] = OrderedDict()  # of constraints
         self._shared: dict[tuple[tuple[str, ...], bytes, bytes], _Within] = {}
         known = tokenizer.added_tokens_decoder
-        special = {*tokenizer.all_special_ids, *(number for number, token in known.items() if token.special)}
+        special = {*ends, *tokenizer.all_special_ids, *(number for number, token in known.items() if token.special)}
         added = set(known) | set(tokenizer.get_added_vocab().values())
         of_bytes: Any = bytes_to_unicode
         letters = {letter: byte for byte, letter in of_bytes().items()} if byte_level else {}
@@ -298,7 +303,7 @@ class _Vocabulary:
         return self._shared.setdefault(key, _Within(after, list(after), tuple(beyond)))
 
 
-_VOCABULARIES: WeakKeyDictionary[Any, _Vocabulary] = WeakKeyDictionary()
+_VOCABULARIES: WeakKeyDictionary[Any, dict[tuple[int, ...], _Vocabulary]] = WeakKeyDictionary()
 
 
 def _decoders(tokenizer: Any) -> set[str]:

@@ -68,7 +68,8 @@ class Endpoint:
         """Where, which model, and the settings that shape its texts."""
         section = self._section
         model = section.model if section.model and section.identity else self._served.name
-        shape = json.dumps([section.api, section.choices, section.extra], sort_keys=True, default=repr)
+        told = [] if section.log_probs else ["no log-probabilities"]
+        shape = json.dumps([section.api, section.choices, section.extra, *told], sort_keys=True, default=repr)
         digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
         return f"endpoint {section.identity or section.url} {model} {section.api}-{digest}"
 
@@ -290,7 +291,13 @@ class Endpoint:
         """Return a prompt's tokens, chat template included; 0: the server does not tell."""
         body = {"messages": messages(prompt), "add_generation_prompt": True}
         body = body if self._section.api == "chat" else {"prompt": plain_text(prompt)}
-        reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
+        body = {**self._section.extra, "model": self.model, **body}  # chat_template_kwargs shape the prompt
+        try:
+            reply = await self._server.request(client, f"{self._root}/tokenize", body)
+        except EndpointError:  # some gateways refuse what they do not know, with any status
+            if self._counting:
+                raise
+            return prompt, 0
         return prompt, whole(dig(reply.content, "count")) or 0
 
 
@@ -330,6 +337,9 @@ def read_completion(content: object, stop: Sequence[str] = ()) -> tuple[list[Gen
 def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Generation:
     text = dig(choice, "message", "content") if dig(choice, "message") is not None else dig(choice, "text")
     reason = dig(choice, "finish_reason")
+    names = ("reasoning_content", "reasoning")  # of thoughts, where a server parts them from the answer
+    if text is None and reason == "length" and any(isinstance(dig(choice, "message", name), str) for name in names):
+        text = ""
     if reason == "content_filter" or not isinstance(text, str):
         refused = reason == "content_filter" or isinstance(dig(choice, "message", "refusal"), str)
         return Generation("", num_tokens=share or 0, problem="refused" if refused else "bad_response")
@@ -341,7 +351,7 @@ def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Gene
     log_prob = _sum(values) if isinstance(values, list) and values else None
     if share is None:  # the server does not count: log-probabilities leave out the end, and are better than nothing
         share = len(values) if isinstance(values, list) and values else estimate_tokens(clean)
-    return Generation(clean[:cut], log_prob, share, reason != "length")
+    return Generation(clean[:cut], log_prob, share, reason != "length" or cut < len(clean))
 
 
 def read_echo(content: object) -> float | None:

@@ -32,8 +32,9 @@ TOO_LONG = re.compile(
 )
 RETRIED = {408, 409, 425, 429, *range(500, 600)} - {501, 505}  # statuses that may go better the next time
 PASSING = ("timeout", "rate_limit", "unreachable", "bad_response")  # problems that may
-OUR_FIELDS = ("temperature", "top_p", "seed", "stop", "max_tokens", "use_beam_search", "logprobs", "top_logprobs",
-              "echo")  # fmt: skip
+OUR_FIELDS = ("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "use_beam_search",
+              "logprobs", "top_logprobs", "echo", "structured_outputs", "guided_choice", "grammar")  # fmt: skip
+UNEXPECTED = re.compile(r"Unexpected fields in the request: \{'(\w+)'")  # of ``transformers serve``
 T = TypeVar("T")
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
@@ -209,9 +210,11 @@ def _retry_after(value: str) -> float:
 def error_of(content: object) -> tuple[str, str, str]:
     """Return the message of an error reply, the parameter that it names, and its code and type; "" where none."""
     error = content if dig(content, "error") is None else dig(content, "error")
-    message = error if isinstance(error, str) else dig(error, "message") or dig(error, "detail") or ""
-    param = dig(error, "param")
-    return str(message), param if isinstance(param, str) else "", f"{dig(error, 'code')} {dig(error, 'type')}"
+    message = str(error if isinstance(error, str) else dig(error, "message") or dig(error, "detail") or "")
+    told = [dig(error, "param"), dig(error, "detail", 0, "loc", 1)]  # the second of FastAPI: ["body", NAME, …]
+    told += UNEXPECTED.findall(message)
+    param = next((one for one in told if isinstance(one, str) and one), "")
+    return message, param, f"{dig(error, 'code')} {dig(error, 'type')}"
 
 
 def dig(content: Any, *path: str | int) -> Any:

@@ -33,6 +33,8 @@ HashFile = Callable[[Path], str]  # SHA-256, hexadecimal; ``FileHashes.hash`` re
 ABOUT = "kgqa.json"  # beside an adapter that was trained here: which base it is for
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+# Templates that tell the day tell this one, which is Llama's own where it knows none: calls are kept for other days.
+ONE_DAY = "{%- macro strftime_now(form) %}26 Jul 2024{% endmacro -%}"
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
 _TOKENIZER = {*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
               "chat_template.jinja", "chat_template.json"}  # fmt: skip
@@ -326,7 +328,9 @@ def render(tokenizer: Any, prompt: Prompt) -> str:
     problem: Exception | None = None
     for asked in (turns, [{"role": "user", "content": joined}]) if prompt.system else (turns[1:],):
         try:
-            text = str(tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
+            template = str(tokenizer.get_chat_template())
+            how = {"chat_template": ONE_DAY * ("strftime_now" in template) + template, "add_generation_prompt": True}
+            text = str(tokenizer.apply_chat_template(asked, tokenize=False, **how))
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             problem = error  # a template is somebody's program
             continue

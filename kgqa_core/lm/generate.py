@@ -311,14 +311,16 @@ def _make_rows(cached: Cached, searches: Sequence[Search]) -> Cached:
 
 @torch.inference_mode()
 def score_batch(
-    model: Any, prompts: Sequence[Tokens], options: Sequence[Sequence[Tokens]], batcher: Batcher
+    model: Any, prompts: Sequence[Tokens], options: Sequence[Sequence[Tokens]], batcher: Batcher, *, ends: Tokens
 ) -> list[list[float]]:
-    """Return the log-likelihood of each prompt's options, given as tokens with the end token last.
+    """Return the log-likelihood of each prompt's options, given as tokens with the first of ``ends`` last.
 
-    A prompt is read once; its cache is shared by all its options, which ``batcher`` divides.
+    It stands for the most probable of them. A prompt is read once; its cache is shared by all its options, which
+    ``batcher`` divides.
     """
     cached, logits = read_prompts(model, prompts)
     first = torch.log_softmax(logits.float(), dim=1)  # [prompts, V]
+    first[:, ends[0]] = first[:, list(ends)].amax(dim=1)
     pairs = [(row, option) for row, own in enumerate(options) for option in own]
     heads = first[[row for row, _ in pairs], [option[0] for _, option in pairs]].tolist() if pairs else []
 
@@ -332,7 +334,9 @@ def score_batch(
         targets = pad_sequence(rest, batch_first=True, padding_value=-1).to(logits.device)
         real = targets >= 0
         found = cached.select([row for row, _ in batch]).read(tokens, real.long(), last=False).float()  # [B, T, V]
-        chosen = found.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] - found.logsumexp(dim=2)
+        norm = found.logsumexp(dim=2)
+        found[:, :, ends[0]] = found[:, :, list(ends)].amax(dim=2)
+        chosen = found.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] - norm
         return chosen.masked_fill(~real, 0.0).sum(dim=1, dtype=torch.float64).tolist()
 
     lengths = [len(prompts[row]) + len(option) for row, option in pairs]  # each takes a copy of its prompt's cache
@@ -359,7 +363,7 @@ class Batcher:
 
         Raises DoesNotFit where memory does not hold a batch of one.
         """
-        order = sorted(range(len(items)), key=lambda row: (-lengths[row], row))
+        order, cells = sorted(range(len(items)), key=lambda row: (-lengths[row], row)), self.cells
         results: dict[int, Result] = {}
         while (start := len(results)) < len(order):
             longest = max(1, lengths[order[start]])
@@ -375,6 +379,7 @@ class Batcher:
                 gc.collect()
                 torch.cuda.empty_cache()
             if len(rows) == 1:
+                self.cells = cells  # what else is in memory may be less the next time
                 raise DoesNotFit(
                     f"memory does not hold a single prompt of {longest} tokens with its answer. Use a smaller model, "
                     "a shorter dtype, quantisation, fewer beams or a lower max_new_tokens"

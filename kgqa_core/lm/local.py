@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # whoever only asks a model does not load what trains one
     from kgqa_core.lm.tune_data import TuneJob
 
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
-VERSION = 4  # of how texts are made from weights; part of a model's name
+VERSION = 5  # of how texts are made from weights; part of a model's name
 BATCH_SIZE = 64
 CPU_CELLS = 16_384  # prompts x longest of a batch, whose short ones are padded to it; they write together
 
@@ -43,7 +43,7 @@ class LocalModel:
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         told = getattr(loaded.model.generation_config, "eos_token_id", None) or []
         told = [told] if isinstance(told, int) else told
-        # Tokens that end an answer: the tokenizer's end first, which is the one that scores count.
+        # Tokens that end an answer: the tokenizer's end, which tuning teaches, and those that a chat may end with.
         self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *told]))
         is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
         size = batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE)
@@ -67,7 +67,7 @@ class LocalModel:
         ending = Ending(self.tokenizer, frozenset(self.ends), decoding.stop)
 
         def run(batch: list[int]) -> list[list[Generation]]:
-            starts = [start_state(self.tokenizer, prompts[number].constraint) for number in batch]
+            starts = [start_state(self.tokenizer, prompts[number].constraint, self.ends) for number in batch]
             tokens = [rows[number] for number in batch]
             self._activate()
             return generate_batch(self.model, tokens, decoding, ending=ending, starts=starts)
@@ -83,7 +83,8 @@ class LocalModel:
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each prompt's options as whole answers: summed over tokens, end included.
 
-        An option that does not fit the context with its prompt gets minus infinity. Raises as ``generate``.
+        The end is whichever the model finds most probable. An option that does not fit the context with its prompt gets
+        minus infinity. Raises as ``generate``.
         """
         rows = folders.encode_prompts(self.tokenizer, prompts)
         flat = iter(folders.encode_answers(self.tokenizer, [text for own in options for text in own]))
@@ -97,7 +98,8 @@ class LocalModel:
         def run(batch: list[int]) -> list[list[float]]:
             own = [[answers[number][place] for place in fitting[number]] for number in batch]
             self._activate()
-            return score_batch(self.model, [rows[number] for number in batch], own, self._option_batcher)
+            read = [rows[number] for number in batch]
+            return score_batch(self.model, read, own, self._option_batcher, ends=self.ends)
 
         lengths = [len(rows[number]) + max(map(len, answers[number])) for number in asked]
         scores = [[float("-inf")] * len(own) for own in options]

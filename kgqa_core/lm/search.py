@@ -1,4 +1,4 @@
-"""The search of one prompt: which branches of a beam, or of a sample, live on; texts that repeat themselves for ever.
+"""The search of one prompt: which branches of a beam, or of a sample, live on; what of a text is no answer.
 
 Imports neither torch nor transformers: ``lm.generate`` asks the model, and keeps what it has read.
 """
@@ -6,6 +6,7 @@ Imports neither torch nor transformers: ``lm.generate`` asks the model, and keep
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from kgqa_core.lm.folders import Ending
 
 LOOP_CHECKED, LOOP_LONGEST, LOOP_LEAST = 16, 64, 48  # tokens: how often; of a repetition; of all, at least
+# What a reasoning model thinks before it answers; where it never comes to that, all. Some chat templates write <think>.
+THOUGHTS = re.compile(r"\A(?:.*</think>|\s*<think>.*)\s*", re.DOTALL)
 MOST_REPEATED, LEAST_LOOP = 800, 40  # characters: of what is said again and again; of all its repetitions together
 Candidates = list[tuple[int, float]]  # (token, its log-probability under the model), best first; empty: a dead end
 
@@ -59,11 +62,15 @@ class Search:
             )
         )
         parents, self.live, ended = self.live, [], []
-        rank, headings = 0, set[object]()
+        rank, headings, whole = 0, set[object](), set[int]()
         for cost, order, token in ranked:
             parent = parents[order]
             tokens = (*parent.tokens, token)
             if token in ending.tokens or ending.stopped(tokens):
+                if order in whole:  # another end of a text that has a better one: it takes no place
+                    continue
+                if parent.state is not None and token in ending.tokens:
+                    whole.add(order)
                 if rank < self.width:
                     ended.append(Branch(tokens, -cost, parent.row))
             else:

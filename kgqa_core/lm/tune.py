@@ -90,8 +90,7 @@ def tune(
             job,
             work / "states",
             identity=hash_json(
-                [VERSION, key, tunable.start_sha256, section.model_dump(mode="json"), job.seed, job.device, count]
-                + job.sharded * ["sharded"]
+                [key, section.model_dump(mode="json"), job.seed, job.device, count] + job.sharded * ["sharded"]
             ),
             weights=tunable.weights,
             shares=tokens.shares(batches),
@@ -124,7 +123,8 @@ def tune(
 def _tokens(job: TuneJob, tunable: Tunable, work: Path) -> tuple[Tokens, str]:
     """Return the examples as tokens, made once for all processes that share a journal, and the hash of their making."""
     files = [hash_file(file) for file in job.examples]
-    key = hash_json([files, tunable.base_sha256, tunable.max_length])
+    brought = tunable.start_sha256  # an adapter may bring a tokenizer
+    key = hash_json([VERSION, files, tunable.base_sha256, brought, tunable.max_length])
     folder = work / "tokens" / key[:16]
     if not folder.exists() and (PartialState().is_main_process or job.journal is None):
         data.write_tokens(job.examples, tunable.tokenizer, folder, max_length=tunable.max_length)

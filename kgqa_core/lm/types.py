@@ -299,7 +299,7 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
 class EndpointLmSection(ModelSection):
     """An OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and others."""
 
-    ANSWERS: ClassVar = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra"}
+    ANSWERS: ClassVar = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra", "log_probs"}
     """Settings that may change what it says; the others are about how it is reached."""
 
     kind: Literal["endpoint"]
@@ -325,8 +325,10 @@ class EndpointLmSection(ModelSection):
     total_timeout: Annotated[float, Field(gt=0)] = 600.0  # seconds per attempt, however slowly the bytes come
 
     def recipe(self) -> dict[str, Any]:
-        """Return what may change what it says; how it is reached does not."""
-        return self.model_dump(mode="json", include=self.ANSWERS)
+        """Return what may change what it says; how it is reached does not, unless nothing else says who is asked."""
+        return self.model_dump(
+            mode="json", include=self.ANSWERS | ({"url"} if not self.model + self.identity else set())
+        )
 
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Connect to it."""

@@ -130,10 +130,17 @@ def test_an_explanation_without_a_heading_answers_in_its_last_line(text: str, na
         "- N/A",
         "It cannot be determined.",
         "The answer is: I do not know",
+        "I'm sorry, but I don’t know the answer to that question.",
+        "I do not have enough information to say who made it.",
     ],
 )
 def test_abstaining_is_a_result(text: str) -> None:
     assert parse_answers(text) == Answers((), abstained=True)
+
+
+@pytest.mark.parametrize("name", ["I Don't Know How to Love Him", "I Don't Know, Either", "Sorry"])
+def test_a_name_that_begins_like_abstaining_is_an_answer(name: str) -> None:
+    assert parse_answers(name) == Answers((name,))
 
 
 @pytest.mark.parametrize("shown", ["Unknown", "None", "N/A"])

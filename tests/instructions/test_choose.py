@@ -77,6 +77,9 @@ def test_every_right_candidate_is_taught() -> None:
         ),
         ("First it seemed the answer is A. But in truth, the answer is C.", Choice((2,), "label")),
         ("I would take C) Ida Moon here", Choice((2,), "label")),
+        ("The answers are A and C.", Choice((0, 2), "label")),
+        ("Answer: A, B, and C", Choice((0, 1, 2), "label")),
+        ("The answer is C, A is too early.", Choice((2,), "label")),
         ("A. 1998", Choice((0,), "label", conflict=True)),
         ("1998", Choice((1,), "name")),
         ("- 1998\n- Ida Moon", Choice((1, 2), "name")),
@@ -89,6 +92,27 @@ def test_every_right_candidate_is_taught() -> None:
 )
 def test_reading_order_is_label_then_name_then_free(text: str, choice: Choice) -> None:
     assert CHOOSE.parse(text, CASE) == choice
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("C. S. Lewis", Choice((0,), "name")),
+        ("**B. B. King.**", Choice((2,), "name")),
+        ("B. B. King\nA.I. Artificial Intelligence", Choice((2, 3), "name")),
+        ("The answer is A.I. Artificial Intelligence.", Choice((3,), "name")),
+        ("It was C. S. Lewis, not B. B. King", Choice((0,), "name")),
+        ("A. C. S. Lewis", Choice((0,), "label")),
+        ("B. Ida Moon\nC. S. Lewis", Choice((1, 0), "label")),
+        ("C. B. B. King", Choice((2,), "label")),
+        ("E. Berg", Choice((4,), "label")),  # both that label and a whole name: what is asked for is a label
+        ("C. Lewis", Choice((2,), "label")),
+    ],
+)
+def test_the_initials_of_a_name_are_no_label(text: str, choice: Choice) -> None:
+    names = ("C. S. Lewis", "Ida Moon", "B. B. King", "A.I. Artificial Intelligence", "Berg", "E. Berg")
+    case = ChooseCase("who?", candidates=tuple(Candidate(name, 0.2) for name in names))
+    assert CHOOSE.parse(text, case) == choice
 
 
 def test_without_labels_names_are_all_there_is() -> None:

@@ -6,8 +6,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.render import escape
-from kgqa_core.instructions.scores import ClueMatch, Mappings, Scores, parse_mappings, parse_scores, write_scores
+from kgqa_core.instructions.render import escape, read_prompts
+from kgqa_core.instructions.scores import (
+    ClueMatch,
+    EntitiesCase,
+    EntityCandidate,
+    Mappings,
+    ScoreEntitiesInstruction,
+    Scores,
+    parse_mappings,
+    parse_scores,
+    write_scores,
+)
 from kgqa_core.instructions.types import ParseFailure
 
 RELATIONS = ["author", "^author", "starred_actors", "a = 0.5", "people.person.parents"]
@@ -50,10 +60,36 @@ def test_parsing_never_raises(text: str) -> None:
         ("author (Score: 8)", ((0, 0.8),)),
         ("<choice> author </choice><reason>it is</reason><score>0.4</score>", ((0, 0.4),)),
         ("author = 0.9\nauthor = 0.1", ((0, 0.9),)),  # the first counts
+        ("| author | 0.9 |", ((0, 0.9),)),
+        ("author = 0.9 (since 1999, the 2nd of author 1980)", ((0, 0.9),)),  # years and places are no scores
     ],
 )
 def test_scores_are_found_in_what_models_really_write(text: str, scores: tuple[tuple[int, float], ...]) -> None:
     assert parse_scores(text, RELATIONS, countdown=True) == Scores(scores)
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("0.95", 0.95),
+        ("0.95, because the term began in 1999", 0.95),
+        ("0.85\n\nIn 1999 it was 1 of 2.", 0.85),
+        ("Score: 0.8 (on a scale of 0 to 1)", 0.8),
+        ("1", 1.0),
+        ("1. The term began in 1998.\n2. It fits.\nSo I say 0.7", 0.7),
+        ("It began in 1998 and ended in 2002: 0.6", 0.6),
+        ("0: Dawn = 0.4", 0.4),
+    ],
+)
+def test_the_score_of_a_single_candidate_is_no_year_and_nothing_that_explains_it(text: str, score: float) -> None:
+    single = ScoreEntitiesInstruction(read_prompts())
+    case = EntitiesCase("who was mayor in 1999?", (EntityCandidate("Dawn"),))
+    assert single.parse(text, case) == Scores(((0, score),))
+
+
+def test_candidates_may_be_named_by_their_number_alone() -> None:
+    assert parse_scores("1: 0.9\n2: 0.1\n3: 0.5", ["Dawn", "Dusk"], countdown=False) == Scores(((0, 0.9), (1, 0.1)))
+    assert parse_scores("0: Heat = 0.9", ["Heat", "Heat"], countdown=False) == Scores(((0, 0.9),))
 
 
 def test_what_was_never_offered_is_left_out() -> None:
@@ -84,6 +120,7 @@ def test_odd_names_come_back(clue: str, option: str) -> None:
         ("1. Wrote → author (8/10)", ((0, 0, 8.0),)),
         ("- painter | ^painted_by", ((1, 1, 10.0),)),
         ("wrote -> a -> b = 3", ((0, 2, 3.0),)),
+        ("wrote -> author = 9 (who wrote it, of 2)", ((0, 0, 9.0),)),
         ("none", ()),
         ("No clue fits.", ()),
         ("wrote -> publisher = 9", ()),  # never offered

@@ -7,13 +7,16 @@ import socket
 import struct
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from kgqa_core.lm.endpoint import Endpoint
+
 GOOD = "good"
+Open = Callable[..., Endpoint]
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Script:
     models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "tiny", "max_model_len": 211}])
     behaviours: deque[str] = field(default_factory=deque)  # of the next requests for texts; then all are good
     always: dict[str, str] = field(default_factory=dict)  # text of a prompt -> how it is always answered
-    flavour: str = "vllm"  # or llama.cpp, plain: how tokens are counted
+    flavour: str = "vllm"  # or llama.cpp, plain, a status: how tokens are counted
     retry_after: str = "0.3"
     echoes: bool = True  # does it tell log-probabilities of given texts?
     dies_after: int = 10**6  # requests; then it is there no more
@@ -189,7 +192,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _count(self, body: dict[str, Any]) -> None:
         if self.script.flavour == "vllm" and self.path == "/tokenize" and ("messages" in body or "prompt" in body):
-            self._reply(200, {"count": len(text_of(body).split()) + 7, "max_model_len": 211, "tokens": [1]})
+            thoughts = 5 * bool(body.get("chat_template_kwargs"))
+            self._reply(200, {"count": len(text_of(body).split()) + 7 + thoughts, "max_model_len": 211, "tokens": [1]})
+        elif self.script.flavour.isdigit():  # of a gateway that refuses what it does not know
+            self._reply(int(self.script.flavour), {"error": {"message": "not here"}})
         else:
             self._reply(404, {"error": {"message": "not found"}})
 
@@ -236,6 +242,10 @@ CONTENTS: dict[str, object] = {
     },
     "half a character": {"choices": [{"message": {"content": "\ud83d yes"}}]},
     "beyond stop": {"choices": [{"message": {"content": "yes\nand more"}}]},
+    "far beyond stop": {"choices": [{"message": {"content": "yes\nand more"}, "finish_reason": "length"}]},
+    "still thinking": {
+        "choices": [{"message": {"content": None, "reasoning_content": "Well, it"}, "finish_reason": "length"}]
+    },
     "cut short": {"choices": [{"message": {"content": "because"}, "finish_reason": "length"}]},
 }
 LEAKS: dict[str, tuple[int, str]] = {
@@ -254,6 +264,10 @@ REFUSALS: dict[str, tuple[int, object]] = {
     "too long (413)": (413, {"detail": "Payload Too Large"}),
     "policy": (400, {"error": {"message": "flagged as unsafe", "code": "content_policy_violation"}}),
     "no logprobs": (400, {"error": {"message": "logprobs are not supported", "param": "logprobs"}}),
+    "no seed": (422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs"}]}),
+    "no constraint": (422, {"detail": "Unexpected fields in the request: {'structured_outputs'}"}),
+    "no limit": (400, {"error": {"message": "unsupported", "param": "max_completion_tokens"}}),
+    "bad message": (422, {"detail": [{"type": "value_error", "loc": ["body", "messages", 0], "msg": "a bad word"}]}),
     "quota": (429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}),
     "moved": (308, {}),
     "no api": (404, {"detail": "Not Found"}),

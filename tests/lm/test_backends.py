@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from kgqa_core.config_base import open_entry
 from kgqa_core.config_lm import BACKENDS
-from kgqa_core.lm.types import FolderLmSection, ModelSection
+from kgqa_core.lm.types import EndpointLmSection, FolderLmSection, ModelSection
 from tests.conftest import PROJECT, TINY_RUN
 
 ECHO = '''
@@ -89,3 +89,13 @@ def test_a_new_kind_of_language_model_is_one_file_and_one_line(tmp_path: Path) -
     command = [sys.executable, "-c", code, str(tmp_path / "run.yaml")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_recipe_of_an_endpoint_says_who_is_asked_and_what_is_told() -> None:
+    def recipe(**settings: Any) -> dict[str, Any]:
+        return EndpointLmSection(kind="endpoint", **{"url": "http://127.0.0.1:8000/v1", **settings}).recipe()
+
+    other = {"url": "http://127.0.0.1:8001/v1"}
+    assert recipe(**other) != recipe()  # whichever model is served there
+    assert recipe(model="m", **other) == recipe(model="m") and recipe(identity="lab", **other) == recipe(identity="lab")
+    assert recipe(model="m", log_probs=False) != recipe(model="m")  # how sure a model is follows from them

@@ -242,6 +242,41 @@ def test_a_text_that_repeats_itself_to_its_end_is_read_once_and_counted(store: C
         assert usage.paid_calls == 2 * paid
 
 
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("<think>\nyes or no? <PATH>a</PATH>\n</think>\n\nno", "no"),
+        ("yes or no?</think>no", "no"),  # the template began the thought
+        ("<think>yes, it", ""),  # its limit came before an answer
+        ("no", "no"),
+    ],
+)
+def test_what_a_reasoning_model_thinks_is_kept_and_is_no_part_of_its_answer(
+    store: CallStore, said: str, read: str
+) -> None:
+    class Thinking(FakeModel):
+        def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
+            return Generation(said, num_tokens=7, finished=bool(read))
+
+    prompt = Prompt("a", constraint=Choices(["no"]))
+    metered = around(Thinking(), store=store)
+    assert texts(metered.generate([prompt])) == [[read]]
+    usage = metered.meter.usage()
+    assert (usage.num_outside, usage.num_cut, usage.num_looping) == (not read, not read, 0)
+    assert [one.generation.text for one in store.get([text_key("fake", prompt, GREEDY, 0)]).values()] == [said]
+
+
+def test_beams_that_a_constraint_has_no_text_for_are_neither_cut_nor_outside() -> None:
+    class Narrow(FakeModel):
+        def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
+            return Generation("no", num_tokens=2) if index == 0 else Generation("", finished=False)
+
+    metered = around(Narrow())
+    metered.generate([Prompt("a", constraint=Choices(["no"]))], Decoding(method="beam", num_beams=3, num_returns=3))
+    usage = metered.meter.usage()
+    assert (usage.num_tokens, usage.num_cut, usage.num_outside) == (2, 0, 0)
+
+
 def test_texts_outside_their_constraint_are_counted_and_another_constraint_is_another_call() -> None:
     model = FakeModel()
     metered = around(model)

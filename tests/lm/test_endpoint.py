@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +15,10 @@ from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.endpoint import Endpoint
 from kgqa_core.lm.types import GREEDY, Decoding, EndpointLmSection, Generation, Problem, Prompt, StreamingModel
-from tests.lm.misbehaving import LEAKS, Script, serving
+from tests.lm.misbehaving import LEAKS, Open, Script
 
 SLOW = ("silence", "drip", "drip headers")  # what only a timeout ends
 KEY = "sk-very-secret-0123456789"
-Open = Callable[..., Endpoint]
-
-
-@pytest.fixture
-def server() -> Iterator[Script]:
-    os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    with serving() as script:
-        yield script
-
-
-@pytest.fixture
-def opened(server: Script) -> Open:
-    """Return a function that opens the server, impatiently, with other settings."""
-
-    def open_it(**settings: Any) -> Endpoint:
-        impatient = {"first_wait": 0.01, "attempts": 3, "read_timeout": 20.0, "total_timeout": 30.0, "url": server.url}
-        return Endpoint(EndpointLmSection(kind="endpoint", **{**impatient, **settings}))
-
-    return open_it
 
 
 def one(endpoint: Endpoint, text: str = "a question", decoding: Decoding = GREEDY) -> Generation:
@@ -215,7 +194,7 @@ LOST: dict[str, Problem] = {
     **{"429": "rate_limit", "reset": "unreachable"},  # up to here: tried three times
     **dict.fromkeys(("list", "no choices", "empty choices", "null content", "number content"), "bad_response"),
     **dict.fromkeys(("choices of text", "choice of text", "nested nonsense"), "bad_response"),
-    **dict.fromkeys(("filtered", "refusal", "policy"), "refused"),
+    **dict.fromkeys(("filtered", "refusal", "policy", "bad message"), "refused"),
     **dict.fromkeys(("too long", "too long (llama.cpp)", "too long (413)"), "too_long"),
 }
 
@@ -239,7 +218,9 @@ def test_a_prompt_that_gets_nothing_says_why_and_the_others_go_on(server: Script
         ("absurd usage", Generation("a b", num_tokens=1)),  # a thousand of them are no 64-bit number
         ("half a character", Generation("\ufffd yes", num_tokens=3)),
         ("beyond stop", Generation("yes", num_tokens=4)),
+        ("far beyond stop", Generation("yes", num_tokens=4)),  # its limit ended what nobody wanted
         ("cut short", Generation("because", num_tokens=3, finished=False)),
+        ("still thinking", Generation("", num_tokens=0, finished=False)),  # paid, so kept: it would think as long again
     ],
 )
 def test_odd_replies_that_hold_a_text_are_read(server: Script, opened: Open, kind: str, expected: Generation) -> None:
@@ -305,6 +286,9 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Script,
     [
         ("quota", "exceeded your current quota"),
         ("no logprobs", "lm.log_probs: false"),
+        ("no seed", "does not take the parameter 'seed'"),
+        ("no constraint", "does not take the parameter 'structured_outputs'.*lm.choices: none"),
+        ("no limit", "lm.limit_field"),
         ("moved", "Set lm.url"),
         ("no api", "Set lm.api"),
     ],
@@ -312,7 +296,7 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Script,
 def test_what_every_prompt_would_meet_raises(server: Script, opened: Open, kind: str, said: str) -> None:
     server.behaviours.extend([kind] * 9)
     with pytest.raises(EndpointError, match=said):
-        opened().generate([Prompt(f"{n}") for n in range(9)])
+        opened(limit_field="max_completion_tokens").generate([Prompt(f"{n}") for n in range(9)])
 
 
 def test_a_server_that_is_not_there_is_said_also_inside_an_event_loop(opened: Open) -> None:
@@ -361,6 +345,7 @@ def test_the_name_says_where_which_and_how(server: Script, opened: Open) -> None
     assert opened(concurrency=1, read_timeout=1.0).name == name
     assert opened(api="completions").name != name
     assert opened(extra={"top_k": 3}).name != name
+    assert opened(log_probs=False).name != name  # else texts kept without them would be all that a later run gets
     assert opened(identity="lab, revision 3", model="tiny").name.startswith("endpoint lab, revision 3 tiny chat-")
 
 
@@ -371,36 +356,6 @@ def test_a_run_whose_calls_are_kept_needs_no_server(server: Script, opened: Open
     gone = opened(identity="lab", model="tiny", url="http://127.0.0.1:9/v1")
     with CallStore(tmp_path) as store:
         assert Metered(gone, meter=Meter(), store=store).generate([Prompt("x")]) == said
-
-
-@pytest.mark.parametrize(
-    ("models", "flavour", "context"),
-    [
-        ([{"id": "a", "max_model_len": 211}], "vllm", 211),
-        ([{"id": "a", "owned_by": "llamacpp"}], "llama.cpp", 307),
-        ([{"id": "a"}], "plain", 4096),
-    ],
-)
-def test_the_context_is_what_the_server_tells(
-    server: Script, opened: Open, models: list[dict[str, Any]], flavour: str, context: int
-) -> None:
-    server.models, server.flavour = models, flavour
-    assert opened().context == context
-    assert opened(context=101).context == 101
-
-
-@pytest.mark.parametrize(
-    ("flavour", "api", "counts"), [("vllm", "chat", [9, 8]), ("vllm", "completions", [9, 8]), ("plain", "chat", [3, 1])]
-)
-def test_tokens_are_counted_by_the_server_where_it_does_and_once(
-    server: Script, opened: Open, flavour: str, api: str, counts: list[int]
-) -> None:
-    server.flavour = flavour
-    endpoint = opened(api=api)
-    assert endpoint.count_tokens([Prompt("two words"), Prompt("one"), Prompt("two words")]) == [*counts, counts[0]]
-    before = len(server.requests)
-    endpoint.count_tokens([Prompt("one")])
-    assert len(server.requests) == before
 
 
 def test_scores_are_what_the_option_adds_to_the_prompt(opened: Open) -> None:

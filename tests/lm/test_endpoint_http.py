@@ -1,10 +1,15 @@
-"""No reply of a server, whatever it holds, breaks those who read it."""
+"""No reply of a server, whatever it holds, breaks those who read it; what a server tells beside texts."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.lm.endpoint import read_completion, read_echo
 from kgqa_core.lm.endpoint_http import error_of
+from kgqa_core.lm.types import Prompt
+from tests.lm.misbehaving import Open, Script
 
 FIELDS = ["choices", "index", "message", "content", "text", "refusal", "finish_reason", "logprobs", "logprob"]
 FIELDS += ["token_logprobs", "usage", "prompt_tokens", "completion_tokens", "error", "detail"]
@@ -26,3 +31,48 @@ def test_no_json_whatsoever_breaks_the_readers(content: object) -> None:
             assert not generation.problem or not generation.text
     read_echo(content)
     error_of(content)
+
+
+@pytest.mark.parametrize(
+    ("models", "flavour", "context"),
+    [
+        ([{"id": "a", "max_model_len": 211}], "vllm", 211),
+        ([{"id": "a", "owned_by": "llamacpp"}], "llama.cpp", 307),
+        ([{"id": "a"}], "plain", 4096),
+    ],
+)
+def test_the_context_is_what_the_server_tells(
+    server: Script, opened: Open, models: list[dict[str, Any]], flavour: str, context: int
+) -> None:
+    server.models, server.flavour = models, flavour
+    assert opened().context == context
+    assert opened(context=101).context == 101
+
+
+@pytest.mark.parametrize(
+    ("flavour", "api", "counts"), [("vllm", "chat", [9, 8]), ("vllm", "completions", [9, 8]), ("plain", "chat", [3, 1])]
+)
+def test_tokens_are_counted_by_the_server_where_it_does_and_once(
+    server: Script, opened: Open, flavour: str, api: str, counts: list[int]
+) -> None:
+    server.flavour = flavour
+    endpoint = opened(api=api)
+    assert endpoint.count_tokens([Prompt("two words"), Prompt("one"), Prompt("two words")]) == [*counts, counts[0]]
+    before = len(server.requests)
+    endpoint.count_tokens([Prompt("one")])
+    assert len(server.requests) == before
+
+
+@pytest.mark.parametrize("status", ["401", "403", "405", "302", "404"])
+def test_a_server_that_refuses_to_count_tokens_is_asked_for_texts_all_the_same(
+    server: Script, opened: Open, status: str
+) -> None:
+    server.flavour = status
+    endpoint = opened()
+    assert endpoint.count_tokens([Prompt("two words")]) == [3]  # an estimate
+    assert endpoint.generate([Prompt("two words")])[0][0].text == "two words -> 0.0"
+
+
+def test_tokens_are_counted_as_the_prompt_is_sent(server: Script, opened: Open) -> None:
+    settings = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert opened(extra=settings).count_tokens([Prompt("two words")]) == [2 + 7 + 5]

@@ -44,6 +44,16 @@ def test_a_template_makes_turns_and_a_system_turn_that_it_does_not_know_goes_int
         render(made, ASKED)
 
 
+def test_a_template_that_tells_the_day_writes_the_same_prompt_on_every_day(qwen2: Path) -> None:
+    """Llama 3's do. Calls are kept, and adapters asked, on other days than they were made."""
+    made = load_tokenizer(qwen2)
+    made.chat_template = (
+        "{% macro day() %}{{ ', ' + strftime_now('%Y-%m-%d') }}{% endmacro %}{% if strftime_now is defined %}"
+        "{% set today = strftime_now('%d %b %Y') %}{% endif %}{{ today + day() }}: {{ messages[-1]['content'] }}"
+    )
+    assert render(made, Prompt("x")) == "26 Jul 2024, 26 Jul 2024: x"
+
+
 def test_a_begin_token_is_put_before_a_plain_prompt_and_an_end_token_taken_off(
     llama: Path, gpt2: Path, tmp_path: Path
 ) -> None:

@@ -43,8 +43,9 @@ def plain_log_probs(model: LocalModel, tokens: Sequence[int]) -> torch.Tensor:
 
 def plain_score(model: LocalModel, prompt: Prompt, option: str) -> float:
     start = encode_prompts(model.tokenizer, [prompt])[0]
-    answer = [*encode_answers(model.tokenizer, [option])[0], model.ends[0]]
-    return sum(float(plain_log_probs(model, start + answer[:at])[token]) for at, token in enumerate(answer))
+    answer = encode_answers(model.tokenizer, [option])[0]
+    end = float(plain_log_probs(model, start + answer)[model.ends].max())
+    return sum((float(plain_log_probs(model, start + answer[:at])[one]) for at, one in enumerate(answer)), end)
 
 
 def plain_beam_search(

@@ -9,10 +9,11 @@ import torch
 
 from flows import model_facts
 from flows.model_facts import describe
+from kgqa_core.lm.constraints import Choices, Lines
 from kgqa_core.lm.folders import Quantise, decode, encode_prompts
-from kgqa_core.lm.generate import read_prompts
+from kgqa_core.lm.generate import Batcher, DoesNotFit, read_prompts
 from kgqa_core.lm.local import open_local
-from kgqa_core.lm.types import Decoding, Prompt
+from kgqa_core.lm.types import Constraint, Decoding, Prompt
 from tests.lm.tiny_models import make_adapter, make_any
 
 PROMPTS = [
@@ -31,6 +32,32 @@ def test_greedy_equals_transformers(any_model: Path) -> None:
         tokens = torch.tensor(encode_prompts(model.tokenizer, [prompt]))
         made = model.model.generate(tokens, max_new_tokens=7, do_sample=False, eos_token_id=model.ends, pad_token_id=0)
         assert texts[0].text == decode(model.tokenizer, [t for t in made[0, tokens.shape[1] :] if t not in model.ends])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "short"),
+    [
+        (Lines(["Dawn", "Dusk", "Heat"], "none"), {"Dawn", "Dusk", "Heat", "none"}),
+        (Choices(["yes", "yes it is"]), {"yes"}),
+    ],
+)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_bound_text_may_end_with_any_token_that_ends_one(
+    qwen2: Path, constraint: Constraint, short: set[str], num_beams: int
+) -> None:
+    """Gemma's and Phi's chats end with another token than the tokenizer names, which those models never give."""
+    model = open_local(qwen2)
+    own, other = model.ends
+
+    def prefer_the_other(module: object, args: object, logits: torch.Tensor) -> torch.Tensor:
+        more = torch.tensor([-60.0, 60.0]).expand(*logits.shape[:-1], 2)
+        return logits.index_add(-1, torch.tensor([own, other]), more)
+
+    model.model.lm_head.register_forward_hook(prefer_the_other)
+    decoding = Decoding(60, "beam", num_beams=num_beams, num_returns=num_beams)
+    best = model.generate([Prompt("x", constraint=constraint)], decoding)[0][0]
+    assert best.text in short and best.finished
+    assert model.score([Prompt("x")], [[best.text]])[0] == [pytest.approx(best.log_prob, abs=1e-3)]
 
 
 def test_a_prompt_that_leaves_no_room_for_its_answer_is_too_long(any_model: Path) -> None:
@@ -93,3 +120,16 @@ def test_quantisation_shrinks_matrices_but_not_tables(
     layers = open_local(qwen2).model.model.layers
     matrices = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
     assert told["weight_bytes"] == 2 * (told["parameters"] - matrices) + bytes_per_weight * matrices
+
+
+def test_batches_are_no_smaller_for_ever_because_one_found_the_memory_full() -> None:
+    """Options are weighed in batches inside one of prompts, which is halved when not even one option fits beside it."""
+
+    def nothing_fits(rows: list[int]) -> list[int]:
+        raise MemoryError
+
+    batcher, sizes = Batcher(8), list[int]()
+    with pytest.raises(DoesNotFit):
+        batcher.map(range(8), [10] * 8, nothing_fits)
+    assert batcher.map(range(8), [10] * 8, lambda rows: sizes.append(len(rows)) or rows) == list(range(8))
+    assert sizes == [8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm import tune_data
 from kgqa_core.lm.folders import encode_prompts, load, load_tokenizer
+from kgqa_core.lm.tune import tune
 from kgqa_core.lm.tune_data import (
     BUCKET_UNITS,
     Tokens,
@@ -32,7 +34,7 @@ from kgqa_core.lm.tune_data import (
 )
 from kgqa_core.lm.tune_loop import split_pass, target_nll
 from kgqa_core.lm.types import Prompt
-from tests.lm.tiny_models import make_examples, write_examples
+from tests.lm.tiny_models import byte_level, make_examples, make_job, write_examples
 
 
 def test_an_example_is_the_prompt_as_it_is_asked_then_the_target_and_the_end(qwen2: Path, tmp_path: Path) -> None:
@@ -227,3 +229,18 @@ def test_a_steps_passes_add_up_to_rogs_objective(opened: tuple[Any, Tokens]) -> 
         for one in passes:
             total += float((target_nll(model, one, torch.float32).detach() * one["weights"]).sum())
     assert total == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_journal_keeps_no_tokens_for_an_adapter_that_brings_another_tokenizer(
+    qwen2: Path, instructions: Path, tmp_path: Path
+) -> None:
+    plain = tune(make_job(qwen2, instructions, tmp_path / "plain", max_steps=1, journal=tmp_path / "work"))
+    adapter = Path(shutil.copytree(plain.folder, tmp_path / "adapter"))
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    other = byte_level(special, corpus=["nothing of the same"], eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    other.save_pretrained(adapter)
+    read = [
+        tune(make_job(qwen2, instructions, tmp_path / name, max_steps=1, adapter=adapter, journal=tmp_path / name))
+        for name in ("work", "anew")
+    ]
+    assert read[0].num_tokens == read[1].num_tokens != plain.num_tokens

@@ -208,5 +208,5 @@ PLANS = "give the section 'plans'"
 STAGES = (
     Stage("supervision", 1, "find supervision", _supervision_specs, _find_supervision, asked_for=PLANS, io=True),
     Stage("dense", 1, "train dense planner", _dense_specs, _train_dense, asked_for=DENSE),
-    Stage("plans", 3, "score planner", _plans_specs, _score_plans),
+    Stage("plans", 4, "score planner", _plans_specs, _score_plans),
 )

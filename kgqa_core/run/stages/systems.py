@@ -334,7 +334,7 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 
 STAGES = (
     Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage(CHOICE, 1, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 15, "evaluate system", _system_specs, answer_questions),
+    Stage(CHOICE, 2, "choose settings", _choice_specs, _choose_settings),
+    Stage("system", 16, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 4, "compare systems", _comparison_specs, _compare),
 )
