@@ -154,10 +154,9 @@ def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
     """Return how many names several entities have, and the first of them; in DuckDB, which may use its disk."""
     with duckdb.connect() as connection:
         create_view(connection, "entities", [graph.folder / "entities.parquet"])
-        shared = connection.sql("select name from entities group by name having count(*) > 1")  # noqa: F841
-        ((num_shared,),) = connection.sql("select count(*) from shared").fetchall()
-        some = connection.sql("select name from shared order by name").limit(NUM_EXAMPLES).fetchall()
-    return num_shared, tuple(name for (name,) in some)
+        shared = "select name, count(*) over () from entities group by name having count(*) > 1 order by name"
+        some = connection.sql(shared).limit(NUM_EXAMPLES).fetchall()
+    return some[0][1] if some else 0, tuple(name for name, _ in some)
 
 
 def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:
