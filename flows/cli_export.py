@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -190,7 +191,9 @@ def write_database(names: list[str], folder: Path) -> None:
     with duckdb.connect(str(folder / DATABASE)) as connection:
         for name in names:
             about, columns = DICTIONARY[name]
-            connection.execute(f"create table {name} as from read_parquet({quoted(str(folder / name))} || '.parquet')")
+            connection.execute(
+                f"create table {name} as from read_parquet({quoted(glob.escape(f'{folder / name}.parquet'))})"
+            )
             connection.execute(f"comment on table {name} is {quoted(about)}")
             for column, text in columns.items():
                 connection.execute(f"comment on column {name}.{column} is {quoted(text)}")

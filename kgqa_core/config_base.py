@@ -190,9 +190,8 @@ class Layout(Section):
 
     # which hold head, relation and tail: by the names in the first line or in Parquet, or by place from 1 on
     columns: Annotated[tuple[Annotated[int, Field(ge=1)] | str, ...], Field(strict=False, max_length=3)] = ()
-    delimiter: Annotated[str, Field(pattern=r"^[\t !#-&(-/:-@\[\]^`{-~]$")] | None = (
-        None  # one sign; None: by the format
-    )
+    # one sign; None: by the format
+    delimiter: Annotated[str, Field(pattern=r"^[\t !#-&(-/:-@\[\]^`{-~]$")] | None = None
     header: bool | None = None  # does the first line name the columns? None: only where it says head, relation, tail
 
 
@@ -298,6 +297,8 @@ class QuestionSection(Section):
             raise ValueError("give either 'path' or 'files'")
         if self.hops is not None and not self._format.has_hops:
             raise ValueError("'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out otherwise")
+        if self.files is not None and self.hops is not None and len(self.hops) > 1:
+            raise ValueError("'hops' of 'files' is one number, that of all of them; 'path' has a folder for each")
         if self.variant != "official" and not self._format.has_variants:
             raise ValueError("'variant' is one of WebQSP or ComplexWebQuestions; leave it out for another format")
         if self.dev_ids is not None and self.variant == "official":
@@ -384,6 +385,8 @@ class FileDataset(Section):
             raise ValueError("graph: SimpleQuestions name Q42 and P19, so the triples are of 'format: wikidata'")
         if self.subgraphs.method == "question" and self.graph.path is not None:
             raise ValueError("subgraphs: 'question' needs graph: {format: nsm}, rog or paths, without a path")
+        if not self.subgraphs.cvt_is_hop and isinstance(self.graph, GraphSection):
+            raise ValueError("subgraphs: 'cvt_is_hop: false' needs a dump or RDF: no other format tells CVTs apart")
         return self
 
 

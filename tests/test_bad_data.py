@@ -38,7 +38,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("latin.tsv", b"caf\xe9\tr\tb\n", {"not UTF-8": 1}),
     ("surrogate.tsv", b"\xed\xa0\x80\tr\tb\n", {"not UTF-8": 1}),
     ("overlong.tsv", b"\xc0\xaf\tr\tb\n", {"not UTF-8": 1}),
-    ("utf16.tsv", "a\tr\tb\n".encode("utf-16"), {"not UTF-8": 1, "truncated last line": 1}),
+    ("utf16.tsv", "a\tr\tb\n".encode("utf-16"), "utf16.tsv is UTF-16"),
     ("cut.tsv", b"a\tr\tb\nc\tr", {"truncated last line": 1}),
     ("cut-letter.tsv", b"a\tr\tb\nc\tr\t\xc3", {"not UTF-8": 1}),
     ("joined.tsv", b"a\tr\tb\n" + MARK + b"c\tr\td\n", {"byte order mark inside the file": 1}),

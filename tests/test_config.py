@@ -205,6 +205,8 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (FILES, f"{SUBGRAPHS}=question", r"subgraphs: 'question' needs graph: {format: nsm}, rog or paths, without"),
         (FILES, f"{SUBGRAPHS}={{hops: 3}}", r"settings of subgraphs that are cut go with 'method: expand'"),
         (FILES, f"{SUBGRAPHS}={{method: expand, max_entities: 7}}", r"'max_entities' goes with 'method: pagerank'"),
+        (FILES, f"{SUBGRAPHS}={{method: expand, cvt_is_hop: false}}", r"'cvt_is_hop: false' needs a dump"),
+        (FILES, f"{QUESTIONS}={{format: metaqa, hops: [1, 2], files: {{test: x}}}}", r"'hops' of 'files' is one"),
         (FILES, f"{SUBGRAPHS}={{method: expand, cap: 7}}", r"unknown key 'dataset.subgraphs.cap' .*group_cap"),
         ("dataset: 5", "", r"(?s)dataset = 5: must be a section.*missing key 'encoder'; … and 1 more"),
         ("- a list", "", r"must be a mapping of sections, not \['a list'\]"),

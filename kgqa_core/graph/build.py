@@ -7,6 +7,7 @@ label is the text of the relation walked backwards.
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 from collections import Counter
@@ -147,7 +148,7 @@ def _write_graph(
     }
     with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
         num_entities, num_named = _write_entities(connection, parts, entities)
-        connection.read_parquet([str(entities)]).create_view("entity")
+        create_view(connection, "entity", [entities])
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
         ((num_shared_names,),) = connection.sql(SHARED_NAMES).fetchall()
     write_string_indexes(entities, out_dir)
@@ -287,13 +288,18 @@ def connect(
         with duckdb.connect(config=config) as connection:
             for name, paths in views.items():
                 if paths:
-                    connection.read_parquet([str(path) for path in paths]).create_view(name)
+                    create_view(connection, name, paths)
             yield connection
     except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
         raise ArtifactError(
             f"building the graph failed with memory_limit {memory_limit!r}: {shorten(str(error))}. "
             "Raise runtime.memory_limit or free space on the disk, then run again."
         ) from error
+
+
+def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Iterable[Path]) -> None:
+    """Call the rows of some Parquet files ``name`` in queries; a ``*``, ``?`` or ``[`` of their paths is no pattern."""
+    connection.read_parquet([glob.escape(str(path)) for path in paths]).create_view(name, replace=True)
 
 
 def write_ordered(

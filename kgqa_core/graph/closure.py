@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from kgqa_core.graph.build import (
     BuildLimits,
     GraphReport,
     connect,
+    create_view,
     rebatch,
     write_facts,
     write_ordered,
@@ -76,6 +77,7 @@ def build_from_dump(
     cvt_is_hop: bool = True,
     hub_cap: int | None = None,
     names_relations: bool = False,
+    named: Mapping[str, Sequence[str]] | None = None,
     limits: BuildLimits = DEFAULT_LIMITS,
 ) -> ClosureReport:
     """Write the graph of the closure of ``topics`` (labels) to ``out_dir``, a folder that ``open_graph`` opens.
@@ -85,7 +87,8 @@ def build_from_dump(
     directions; None: every triple of the dumps, whatever the topics. Where CVTs (MIDs without a name in any language)
     are no hop, they are left within the hop that reaches them. At most ``hub_cap`` triples of a (head, relation) or
     (relation, tail) group are walked, those whose other end is first in byte order; None: all. ``names_relations``: a
-    relation is called as the node that has its label, or else by the words of its IRI.
+    relation is called as the node that has its label, or else by the words of its IRI. ``named``: of topics that are
+    names, the labels that bear them. These are walked as well, and the name itself may be no node.
 
     Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
     ArtifactError where a folder holds no parsed dump.
@@ -99,8 +102,10 @@ def build_from_dump(
     try:
         with connect(limits.memory_limit, work, {}) as connection:
             closure = Closure(dumps, work, connection, limits)
-            passes = closure.reach_all() if hops is None else closure.walk(topics, hops, cvt_is_hop, hub_cap)
-            report = _write_graph(closure, topics, passes, walked=hops is not None, out_dir=out_dir)
+            names = named or {}
+            asked = {label: label in names for topic in topics for label in (topic, *names.get(topic, ()))}
+            passes = closure.reach_all() if hops is None else closure.walk([*asked], hops, cvt_is_hop, hub_cap)
+            report = _write_graph(closure, asked, passes, walked=hops is not None, out_dir=out_dir)
             if names_relations:
                 _name_relations(closure, out_dir / "relations.parquet")
             return report
@@ -130,9 +135,9 @@ def write_runs(task: tuple[Query, Layout]) -> tuple[list[Path], list[int], int]:
 
 
 def _write_graph(
-    closure: Closure, topics: Sequence[str], passes: Sequence[int], *, walked: bool, out_dir: Path
+    closure: Closure, topics: Mapping[str, bool], passes: Sequence[int], *, walked: bool, out_dir: Path
 ) -> ClosureReport:
-    """Number the reached labels and write all files of the graph."""
+    """Number the reached labels and write all files of the graph. ``topics``: label -> is it a name of others?"""
     connection = closure.connection
     reached = dict(connection.sql("select level, count(*) from reached group by level").fetchall())
     nodes, num_entities = closure.number()
@@ -140,8 +145,12 @@ def _write_graph(
     pieces, num_rows, per_relation = _write_triples(closure, nodes, layout, out_dir)
     per_hop = np.sum([piece.hops for piece in pieces], axis=0).tolist()
     names = _write_entities(closure, nodes, out_dir)
-    connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
-    found_topics = "select label, id as entity_id from topic left join node using (label) order by label"
+    asked = [pa.array(topics.keys(), pa.string()), pa.array(topics.values(), pa.bool_())]
+    connection.register("topic", pa.table(asked, names=["label", "is_name"]))
+    found_topics = (
+        "select label, id as entity_id from topic left join node using (label) where id is not null or not is_name "
+        "order by label"
+    )
     hubs = (
         "select label, relation, if(backward, 'backward', 'forward') as direction, hop, degree, kept from hub "
         "order by label, relation, backward"
@@ -212,7 +221,7 @@ def _write_triples(
 def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, Any]:
     """Write entities.parquet, aliases.parquet, types.parquet and the string indexes; return what was counted."""
     connection = closure.connection
-    connection.read_parquet(str(nodes)).create_view("node")
+    create_view(connection, "node", [nodes])
     closure.each("types", "select id, type from part join node on entity = label", node=nodes)
     types = connection.sql("select id as entity_id, type from found group by all order by all")
     num_types = write_ordered(types, schemas.TYPES, out_dir / "types.parquet", use_dictionary=["type"])
@@ -240,7 +249,7 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
     out = out_dir / "entities.parquet"
     write_ordered(entities, schemas.ENTITIES, out, numbered=True, use_dictionary=["kind", "datatype", "language"])
     write_string_indexes(out, out_dir)
-    connection.read_parquet(str(out)).create_view("entity")
+    create_view(connection, "entity", [out])
     kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
     return {
         "num_named": closure.count("select count(name) from named"),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.build import BuildLimits, connect, write_ordered
+from kgqa_core.graph.build import BuildLimits, connect, create_view, write_ordered
 from kgqa_core.graph.dump_rows import LITERAL
 from kgqa_core.profiles import MID
 
@@ -88,7 +88,7 @@ class Closure:
     def each(self, kind: str, sql: str, **shared: Path) -> None:
         """Run a query over each group of files; its rows are then the view ``found``."""
         found = list(self.limits.map_chunks(run_query, self.queries(kind, sql, **shared)))
-        self.connection.read_parquet([str(path) for path in found]).create_view("found", replace=True)
+        create_view(self.connection, "found", found)
 
     def save(self, sql: str) -> Path:
         """Write the rows of a query over the tables to a file."""
@@ -189,7 +189,7 @@ class Closure:
         """Let the CVTs among ``new`` be left at once."""
         wanted = self.save(f"select label from new where regexp_full_match(label, '{MID}')")
         self.each("names", "select distinct entity as label from part where entity in (from wanted)", wanted=wanted)
-        self.connection.read_parquet(str(wanted)).create_view("wanted", replace=True)
+        create_view(self.connection, "wanted", [wanted])
         self.connection.execute("create or replace temp table leaving as from wanted anti join found using (label)")
 
     def number(self) -> tuple[Path, int]:

@@ -32,6 +32,7 @@ from kgqa_core.graph.input_files import (
     TRUNCATED,
     end_line,
     records_table,
+    require_text,
     texts_table,
     unpack,
 )
@@ -105,6 +106,7 @@ def line_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterato
     """Yield (first byte, one past the last) of slices of about ``chunk_bytes`` that end at line ends."""
     size = path.stat().st_size
     with path.open("rb") as file:
+        require_text(file.peek(), path)
         start = 0
         while start < size:
             file.seek(min(start + chunk_bytes, size))
@@ -378,10 +380,10 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     try:
         table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=wanted)
         arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in wanted]
+        texts = pa.table(arrays, names=list(chunk.columns))
+        kept = _are_filled(texts).combine_chunks()  # of no row there is no chunk, which ends the process in pyarrow
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error
-    texts = pa.table(arrays, names=list(chunk.columns))
-    kept = _are_filled(texts)
     bad = pc.indices_nonzero(pc.invert(kept)).to_pylist()
     rejects = [(row + 1, EMPTY_FIELD, "\t".join(str(array[row]) for array in arrays)) for row in bad]
     rows = texts.append_column("position", pa.array(range(before, before + table.num_rows), pa.int64())).filter(kept)

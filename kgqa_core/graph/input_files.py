@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import math
 import shutil
@@ -30,14 +31,17 @@ TRUNCATED = "truncated last line"
 COPY_BYTES = 2**20
 MAX_LINE_BYTES = 64 * 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
-GZIP_MAGIC = b"\x1f\x8b"
-OTHER_MAGICS = {
+MAGICS = {  # how files begin that are no UTF-8
+    b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
     b"PK\x03\x04": "zip",
     b"(\xb5/\xfd": "Zstandard",
     b"\xfd7zXZ": "xz",
     b"PAR1": "Parquet",
+    b"\xff\xfe": "UTF-16",  # its zero bytes are UTF-8: most of its lines would pass
+    b"\xfe\xff": "UTF-16",
 }
+START_BYTES = 64  # in which a file shows what it is
 DAMAGE: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error, cast(Any, isal_zlib).IsalError)
 
 
@@ -64,6 +68,30 @@ def require_file(path: Path, *, what: str) -> None:
     if not path.is_file():
         hint = nearest_beside(path) if path.parent.is_dir() else f"; its folder {path.parent} does not exist either"
         raise InputError(f"{what}: {path} does not exist. Check this path{hint}")
+
+
+def magic_of(start: bytes) -> str | None:
+    """Return what a file is that begins like this and is no text; None where it may be one."""
+    return next((name for magic, name in MAGICS.items() if start.startswith(magic)), None)
+
+
+def require_text(start: bytes, path: Path) -> None:
+    """Raise InputError where a file that begins like this is packed, or in UTF-16."""
+    try:
+        codecs.utf_8_decode(start[:START_BYTES])  # the last character may be cut
+    except UnicodeDecodeError as error:
+        if name := magic_of(start):
+            raise InputError(f"{path} is {name}. Repack it as plain UTF-8, or check its format and suffix.") from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, but for the byte order mark that it may begin with; InputError: it is not UTF-8."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}: not UTF-8 in line {line} ({shorten(str(error))})") from error
 
 
 def unpack(path: Path, folder: Path) -> Path:
@@ -98,11 +126,11 @@ def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[b
     with file:
         start = file.read(6)
         file.seek(0)
-        packed = next((name for magic, name in OTHER_MAGICS.items() if start.startswith(magic)), None)
-        if not start or packed:
+        packed = magic_of(start)
+        if not start or packed not in (None, "gzip"):
             what = f"is {packed}" if packed else "is empty"
             raise InputError(f"{path}: {what}; RDF is read as plain text or gzip. Download or repack it.")
-        with open_maybe_gzip(file, is_gzip=start.startswith(GZIP_MAGIC)) as stream:
+        with open_maybe_gzip(file, is_gzip=packed == "gzip") as stream:
             at, rest = 0, b""
             if (suffix := syntax_of(path)) not in (".nt", ".nq"):
                 from kgqa_core.graph.rdf import Rewritten

@@ -33,7 +33,7 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph import formats
 from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject, ReadRows
-from kgqa_core.graph.input_files import texts_table
+from kgqa_core.graph.input_files import read_text, texts_table
 
 NO_QUESTION = "no question text"
 NO_SUBGRAPH = "no subgraph with tuples"
@@ -197,7 +197,7 @@ def vocabulary_files(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=2)
 def _read_vocabulary(*files: tuple[Path, int]) -> Vocabulary:
-    texts = [path.read_text(encoding="utf-8", errors="replace").split("\n") for path, _ in files]
+    texts = [read_text(path).split("\n") for path, _ in files]
     entities, relations = ([line.strip() for line in lines] for lines in texts or ([], []))
     return entities, relations
 

@@ -15,6 +15,7 @@ from typing import IO
 import pyoxigraph as ox
 
 from kgqa_core.errors import InputError, shorten
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK
 
 SYNTAXES = {
     ".ttl": ox.RdfFormat.TURTLE,
@@ -49,6 +50,8 @@ def _rewrite(file: IO[bytes], path: Path, form: ox.RdfFormat) -> Iterator[bytes]
             return text
         return f"_:unnamed-{made.setdefault(text, len(made) + 1)}-{own}" if MADE.fullmatch(text) else f"{text}-{own}"
 
+    if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+        file.seek(0)
     try:
         for quad in ox.parse(file, format=form, base_iri="file:///"):
             yield f"{written(quad.subject)} {quad.predicate} {written(quad.object)} .\n".encode()

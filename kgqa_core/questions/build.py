@@ -170,7 +170,7 @@ def read_topics(section: QuestionSection) -> list[str]:
     for file in list_files(section):
         for number, text, parsed in open_format(section.format).read(file):
             if isinstance(parsed, Fault):
-                rejects.append(Reject(file.path.name, number, parsed.reason, text[:MAX_REJECT_TEXT]))
+                rejects.append(Reject(file.shown, number, parsed.reason, text[:MAX_REJECT_TEXT]))
             else:
                 topics.update(parsed.topics)
                 num_questions += 1

@@ -11,6 +11,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from kgqa_core.graph.build import create_view
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.shortest import hops_to_many
@@ -152,11 +153,10 @@ def cover_steps(
 def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
     """Return how many names several entities have, and the first of them; in DuckDB, which may use its disk."""
     with duckdb.connect() as connection:
-        entities = connection.read_parquet(str(graph.folder / "entities.parquet"))  # noqa: F841 - named in the query
-        shared = connection.sql("select name from entities group by name having count(*) > 1")  # noqa: F841
-        ((num_shared,),) = connection.sql("select count(*) from shared").fetchall()
-        some = connection.sql("select name from shared order by name").limit(NUM_EXAMPLES).fetchall()
-    return num_shared, tuple(name for (name,) in some)
+        create_view(connection, "entities", [graph.folder / "entities.parquet"])
+        shared = "select name, count(*) over () from entities group by name having count(*) > 1 order by name"
+        some = connection.sql(shared).limit(NUM_EXAMPLES).fetchall()
+    return some[0][1] if some else 0, tuple(name for name, _ in some)
 
 
 def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten
 from kgqa_core.graph.formats import MARK_INSIDE, NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, require_file
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, read_text, require_file, require_text
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 
@@ -91,6 +92,13 @@ class QuestionFile:
     path: Path
     split: Split | None = None  # None: its questions are split by hash
     hops: int | None = None  # None: the lines say it, or nobody does
+    shares_name: bool = False  # has the file of another split the same name?
+
+    @property
+    def shown(self) -> str:
+        """What its rejects call it."""
+        folder = self.split if self.shares_name else None if self.hops is None else f"{self.hops}-hop"
+        return f"{folder}/{self.path.name}" if folder else self.path.name
 
 
 Reader = Callable[[QuestionFile], Iterator[Placed]]
@@ -120,8 +128,10 @@ def open_format(name: str) -> QuestionFormat:
 def list_files(section: QuestionSection) -> list[QuestionFile]:
     """Return the question files in the order in which they are read. Raises InputError where there is none."""
     if section.files is not None:
-        hops = section.hops[0] if section.hops and len(section.hops) == 1 else None
-        return [QuestionFile(section.files[split], split, hops) for split in EVERY_SPLIT if split in section.files]
+        hops = section.hops[0] if section.hops else None
+        names = Counter(path.name for path in section.files.values())
+        given = [(section.files[split], split) for split in EVERY_SPLIT if split in section.files]
+        return [QuestionFile(path, split, hops, names[path.name] > 1) for path, split in given]
     assert section.path is not None  # QuestionSection checks it
     return open_format(section.format).list_files(section.path, section.hops)
 
@@ -188,6 +198,8 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         raise
     with file:
         for number, raw in enumerate(file, 1):
+            if number == 1:
+                require_text(raw, path)
             bare = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw).removesuffix(b"\n").removesuffix(b"\r")
             line = bare.decode("utf-8", errors="replace")
             if line.encode() != bare:
@@ -219,10 +231,12 @@ def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | F
     def parse(text: str, number: int) -> RawQuestion | Fault:
         read = read_object(adapter, text)
         if isinstance(read, JsonQuestion):
-            twice = list[bool]()  # readers take the last of equal keys, and who wrote the line may mean the first
-            json.loads(text, object_pairs_hook=lambda pairs: twice.append(len(dict(pairs)) < len(pairs)))
-            if any(twice):
+            twice, floats = list[bool](), list[str]()
+            json.loads(text, object_pairs_hook=lambda p: twice.append(len(dict(p)) < len(p)), parse_float=floats.append)
+            if any(twice):  # readers take the last of equal keys, and who wrote the line may mean the first
                 return Fault(KEY_TWICE)
+            if floats:  # else 1837.0 would be called 1837, which may be another entity
+                read = read_object(adapter, json.dumps(json.loads(text, parse_float=str)))
         return read if isinstance(read, Fault) else make(read, number)
 
     return parse
@@ -235,15 +249,8 @@ def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterato
     the file is missing, or is no such JSON, with the line and character where it stops being.
     """
     require_file(path, what="question file")
-    content = path.read_bytes()
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}: not UTF-8 in line {line} ({shorten(str(error))})") from error
-    del content
-    try:
-        for number, item in enumerate(_json_items(text, key), 1):
+        for number, item in enumerate(_json_items(read_text(path), key), 1):
             yield number, item, parse(item, number)
     except json.JSONDecodeError as error:
         raise InputError(

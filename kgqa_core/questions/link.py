@@ -155,7 +155,6 @@ def link_file(
     A file without a split is split by hash. ``to_dev`` and ``dropped`` hold ids of questions that a variant moves to
     the dev split, or leaves out. An id that ``loaded`` has a question of is used.
     """
-    shown = file.path.name if file.hops is None else f"{file.hops}-hop/{file.path.name}"
     used = {question.id for question in loaded.questions}
     for number, line, parsed in read(file):
         if isinstance(parsed, Fault):
@@ -169,7 +168,7 @@ def link_file(
         else:
             found = resolver.resolve(parsed, "dev" if parsed.id in to_dev else file.split, loaded)
         if isinstance(found, Fault):
-            loaded.reject(Reject(shown, number, found.reason, line[:MAX_REJECT_TEXT]), unknown=found.unknown)
+            loaded.reject(Reject(file.shown, number, found.reason, line[:MAX_REJECT_TEXT]), unknown=found.unknown)
         else:
             used.add(found.id)
             yield found

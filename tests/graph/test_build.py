@@ -93,6 +93,13 @@ def test_shards_end_where_the_head_changes_and_join_to_one_sorted_table(tmp_path
     assert report.num_triples + report.num_duplicates == 997
 
 
+def test_a_folder_whose_name_is_a_pattern_is_that_folder_alone(tmp_path: Path) -> None:
+    triples = [("a", "r", "b"), ("b", "r", "c")]
+    build(tmp_path / "g1", [("x", "r", "y")])
+    graph, report = build(tmp_path / "g[1]", triples)
+    assert (stored(graph), report.num_triples) == (triples, 2)
+
+
 def test_names_may_be_shared_and_the_first_of_two_counts(tmp_path: Path) -> None:
     triples, names = [("m.1", "r", "m.2"), ("m.3", "r", "m.2")], tmp_path / "names.tsv"
     names.write_text("label\tname\nm.1\tTwin\nm.3\tTwin\nm.1\tOther\nm.9\tNobody\n", encoding="utf-8")

@@ -146,6 +146,17 @@ def test_a_film_its_director_and_behind_the_cvt_its_cast(tmp_path: Path) -> None
     assert open_graph(one_hop_less).entity_labels == ['"1954"', "m.0cvt", "m.0flm", "m.0htch"]
 
 
+def test_a_topic_given_by_name_is_in_the_dump_where_who_bears_it_is(tmp_path: Path) -> None:
+    dumps = write_parts(FILMS, tmp_path)
+    named = {"Rear Window": ["m.0flm"], "Ghost": ["m.0gst"]}
+    report = build_from_dump(dumps, ["Ghost", "Nobody", "Rear Window"], tmp_path / "graph", named=named)
+    assert (report.num_topics, report.num_topics_missing) == (3, 2)
+    assert [label for label, entity in rows_of(tmp_path / "graph", "topics.parquet") if entity is None] == [
+        "Nobody",
+        "m.0gst",
+    ]
+
+
 def in_reverse_and_twice(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """A worker that is thought to be dead ends its work after another has done it."""
     first = [function(item) for item in reversed(list(items))][::-1]

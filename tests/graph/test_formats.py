@@ -242,10 +242,22 @@ def test_parquet_rows_of_any_plain_type_are_read_as_text(tmp_path: Path) -> None
         assert rejects == [(3, "empty field"), (4, "empty field")]
 
 
+def test_a_parquet_file_without_rows_has_none(tmp_path: Path) -> None:
+    """In a process of its own: pyarrow ends it where a function is given no chunk at all."""
+    columns = dict.fromkeys(TRIPLE_COLUMNS, pa.array([], pa.string()))
+    pq.write_table(pa.table(columns), path := tmp_path / "part-00000.parquet")
+    code = f"from tests.graph.test_formats import *; assert parse(Path({str(path)!r}), 'parquet') == ([], [])"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
 def test_a_file_that_is_not_as_its_format_says_is_named(tmp_path: Path) -> None:
     path = tmp_path / "kb.parquet"
     pq.write_table(pa.table({"head": ["a"], "predicate": ["r"], "tail": ["b"]}), path)
     with pytest.raises(InputError, match=r"no column 'relation'; the columns are \['head', 'predicate', 'tail'\]"):
+        parse(path, "parquet")
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(bytes(4) + b"\1\0\0\0"), pa.py_buffer(b"\xff")])
+    pq.write_table(pa.table({"head": broken, "relation": ["r"], "tail": ["b"]}), path)  # text that is no UTF-8
+    with pytest.raises(InputError, match="columns must hold text, numbers or dates"):
         parse(path, "parquet")
     path.write_text("a|r|b\n", encoding="utf-8")
     with pytest.raises(InputError, match="no readable Parquet file"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph import input_files
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.input_files import read_blocks
+from kgqa_core.questions.build import read_topics
 
 TSV = "".join(f"a{n}\tr\tb{n % 5}\n" for n in range(97)) + "bad\n"
 
@@ -40,6 +44,24 @@ def test_a_truncated_gzip_is_an_error_and_question_files_are_to_be_unpacked(tmp_
     (tmp_path / "dev.jsonl.gz").touch()
     with pytest.raises(InputError, match=r"not read from a gzip. Unpack it: gunzip --keep dev.jsonl.gz"):
         build_graph(tmp_path / "dev.jsonl.gz", format="nsm", out_dir=tmp_path / "graph")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("gzip", gzip.compress(TSV.encode())),
+        ("bzip2", bz2.compress(TSV.encode())),
+        ("xz", lzma.compress(TSV.encode())),
+        ("UTF-16", TSV.encode("utf-16")),
+    ],
+)
+def test_packed_lines_are_called_what_they_are(tmp_path: Path, name: str, data: bytes) -> None:
+    for path in (tmp_path / "kb.tsv", tmp_path / "train.jsonl"):
+        path.write_bytes(data)
+    with pytest.raises(InputError, match=rf"kb.tsv is {name}. Repack it as plain UTF-8"):
+        build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
+    with pytest.raises(InputError, match=rf"train.jsonl is {name}. Repack it as plain UTF-8"):
+        read_topics(QuestionSection(format="jsonl", path=tmp_path / "train.jsonl"))
 
 
 # Dumps

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.errors import InputError
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.nsm import (
@@ -161,6 +162,12 @@ def test_numbers_are_lines_of_the_files_beside(tmp_path: Path, contents: Content
     (folder / "relations.txt").write_text("\n".join(relations) + "\n", encoding="utf-8")
     build_graph(write_nsm(folder / "dev.jsonl", in_numbers), format="nsm", out_dir=tmp_path / "numbers")
     assert contents(tmp_path / "numbers") == contents(tmp_path / "labels")
+    (folder / "entities.txt").write_text("\n".join(entities) + "\n", encoding="utf-8-sig")  # as Windows begins a file
+    build_graph(folder / "dev.jsonl", format="nsm", out_dir=tmp_path / "marked")
+    assert contents(tmp_path / "marked") == contents(tmp_path / "labels")
+    (folder / "relations.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(InputError, match=r"relations\.txt: not UTF-8 in line 1"):
+        build_graph(folder / "dev.jsonl", format="nsm", out_dir=tmp_path / "latin")
 
 
 def test_a_number_that_stands_for_nothing_is_rejected(tmp_path: Path) -> None:

@@ -74,9 +74,10 @@ def triples_of(graph: KnowledgeGraph) -> set[tuple[str, str, str]]:
     return {(entities[row["head"]], relations[row["relation"]], entities[row["tail"]]) for row in rows}
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("suffix", [*FILES, *(f"{suffix}.gz" for suffix in FILES)])
-def test_every_syntax_gives_the_same_graph(tmp_path: Path, suffix: str) -> None:
-    parsed, report = build(tmp_path / f"kb.{suffix}", FILES[suffix.removesuffix(".gz")])
+def test_every_syntax_gives_the_same_graph(tmp_path: Path, suffix: str, mark: str) -> None:
+    parsed, report = build(tmp_path / f"kb.{suffix}", mark + FILES[suffix.removesuffix(".gz")])
     graph = open_graph(tmp_path / "graph")
     assert triples_of(graph) == {
         (f"{EX}Ada", f"{EX}bornIn", f"{EX}London"),

@@ -109,6 +109,19 @@ def test_neither_the_graph_nor_other_questions_move_one_between_splits(tmp_path:
     assert {id: splits[0][id] for id in both} == {id: splits[1][id] for id in both}
 
 
+def test_rejects_of_files_of_one_name_are_kept_apart(tmp_path: Path, build: Build) -> None:
+    """Line 2 of one cannot be used; line 2 of the other asks for what the graph has not, as a few may."""
+    unknown = {"question": "Who directed Psycho?", "topics": ["Psycho"], "answers": ["Psycho"]}
+    files = {split: tmp_path / split / "own.jsonl" for split in ("train", "test")}
+    write_jsonl(files["train"], [GOOD, {"question": 1}])
+    write_jsonl(files["test"], [GOOD, unknown])
+    with pytest.raises(InputError, match=r"1 of 4 rows rejected .*\n  train/own.jsonl:2: no answers given"):
+        build(None, files=files, max_missing_ratio=0.5)
+    build(None, files=files, max_reject_ratio=0.5)
+    rejects = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
+    assert [(one["file"], one["line"]) for one in rejects] == [("train/own.jsonl", 2), ("test/own.jsonl", 2)]
+
+
 def test_the_hash_splits_eighty_ten_ten() -> None:
     sizes = Counter(split_of(f"f{number}") for number in range(10_007))
     assert sizes["train"] == pytest.approx(8_006, abs=150)

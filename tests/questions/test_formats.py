@@ -17,7 +17,16 @@ from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import build_questions, read_questions
-from kgqa_core.questions.formats import Fault, QuestionFormat, open_format, parse_items, parse_lines, question_files
+from kgqa_core.questions.formats import (
+    Fault,
+    QuestionFile,
+    QuestionFormat,
+    RawQuestion,
+    open_format,
+    parse_items,
+    parse_lines,
+    question_files,
+)
 from kgqa_core.types import Question
 from tests.conftest import write_jsonl
 from tests.loading import load_question_file
@@ -272,6 +281,16 @@ def test_a_key_that_is_there_twice_rejects_the_line(tmp_path: Path, films: Knowl
     assert (questions, [one.reason for one in rejects]) == ([], ["a key twice in one object"])
     path.write_text('{"question": "Vertigo?", "answers": ["f1"], "note": {"question": "\\"question\\": 7"}}\n')
     assert len(load_question_file(path, format="jsonl", graph=films)[0]) == 1
+
+
+def test_a_number_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    numbers = ["1837", "1837.0", "4.50", "1e3", "0.00000012", "123456789012345678901"]
+    (path := tmp_path / "own.jsonl").write_text(
+        f'{{"question": "?", "answers": [{", ".join(numbers)}], "id": 7.0, "hops": 2.0, "note": 0.5}}\n'
+    )
+    ((_, _, read),) = open_format("jsonl").read(QuestionFile(path, "train"))
+    assert isinstance(read, RawQuestion)
+    assert (read.id, read.hops, list(read.answers)) == ("7.0", 2, numbers)
 
 
 def test_lines_that_are_no_json_objects(tmp_path: Path, films: KnowledgeGraph) -> None:

@@ -179,9 +179,9 @@ def test_subgraphs_that_are_cut_follow_the_questions_and_all_that_walks_reads_th
     assert cut["questions"] == whole["questions"]
     assert list(freebase_specs(films, CUT))[3:6] == ["graph", "questions", "subgraphs"]
     for setting in OF_CUT:
-        override = "method=expand" if setting == "method" else another(films, f"dataset.subgraphs.{setting}", CUT)
+        override = "method=expand" if setting == "method" else another(films, f"dataset.subgraphs.{setting}", DUMP, CUT)
         override = f"dataset.subgraphs.{override.removeprefix('dataset.subgraphs.')}"
-        assert changed(films, override, base=(CUT,)) == {"subgraphs"}
+        assert changed(films, override, base=(DUMP, CUT)) == {"subgraphs"}
 
 
 # Files: all that are read, none that are not

@@ -229,12 +229,13 @@ def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, record
     with chunk_mapper(run, parts, "building the closure") as map_tasks:
         report = build_from_dump(
             dumps,
-            [label for topic in asked for label in (topic, *named.get(topic, ()))],
+            asked,
             folder,
             hops=source.hops,
             cvt_is_hop=source.cvt_is_hop,
             hub_cap=source.hub_cap,
             names_relations=source.profile.names_relations,
+            named=named,
             limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
         )
     shutil.rmtree(spill)
@@ -299,8 +300,8 @@ def _question_paths(run: Pipeline) -> list[Path]:
 STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
     Stage("dump", 4, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
-    Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
-    Stage("graph", 7, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
+    Stage("topics", 2, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
+    Stage("graph", 8, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 3, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 5, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("questions", 6, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
