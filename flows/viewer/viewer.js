@@ -5,7 +5,7 @@
   const loaded = {}, waiting = {};
   const PAGE = 50, MOST_EDGES = 200, ASK_EVERY = 5000, LEFT_AT = "kgqa-left-at";
   const WORDS = { R: "right", W: "wrong", A: "no answer" };
-  let overview, sorting = {};
+  let overview, sorting = {}, turns = 0;
   let framed = location.protocol === "blob:" ? "#/" : null;  // MLflow's frame may go nowhere, not even within the page
 
   window.kgqa = (name, data) => {
@@ -68,7 +68,7 @@
   const arrive = () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); };
 
   async function show() {
-    const { path, query } = where(), main = document.getElementById("main");
+    const { path, query } = where(), main = document.getElementById("main"), turn = ++turns;
     try {
       if (!overview) {
         overview = await load("overview");
@@ -80,12 +80,14 @@
       for (const link of document.querySelectorAll("nav a.about")) link.hidden = !overview.about;
       const page = path.startsWith("/q/") ? await question(decodeURIComponent(path.slice(3)), query)
         : path === "/questions" ? await questions(query) : path === "/data" ? await data() : path === "/curves" ? await curves() : front();
+      if (turn !== turns) return;  // somebody went on while this was read
       main.replaceChildren(...page.filter(part => part));
       document.title = `${main.querySelector("h2")?.textContent || "Report"} · ${overview.title}`;
       const left = overview.live && sessionStorage.getItem(LEFT_AT);  // by the version before
       if (left) window.scrollTo(0, Number(left) + main.offsetTop);
       if (left) sessionStorage.removeItem(LEFT_AT);
     } catch (error) {
+      if (turn !== turns) return;
       main.replaceChildren(h("p", { role: "alert" }, error.message));
     }
     for (const link of document.querySelectorAll("nav a")) {
@@ -233,10 +235,10 @@
     for (let row = 0; row < list.ids.length; row++) {
       if (hops && String(list.hops[row]) !== hops) continue;
       if (words && !list.folded[row].includes(words)) continue;
-      if (verdict && !places.some(place => list.upper[place][row] === verdict)) continue;
-      if (lost !== "" && !places.some(place => list.lost[place][row] === Number(lost))) continue;
       if (only === "disagreement" && !list.apart[row]) continue;
-      if (only === "unsupported" && !places.some(place => "rwa".includes(list.verdicts[place][row]))) continue;
+      if (places.length && !places.some(place => (!verdict || list.upper[place][row] === verdict)  // all of one system
+        && (lost === "" || list.lost[place][row] === Number(lost))
+        && (only !== "unsupported" || "rwa".includes(list.verdicts[place][row])))) continue;
       rows.push(row);
     }
     return [...rows.filter(row => list.apart[row]), ...rows.filter(row => !list.apart[row])];

@@ -132,6 +132,12 @@ def test_rows_are_cut_and_said_to_be(conf: Path) -> None:
     assert kgqa_sql(conf, "from triples where false", "--limit", 0).stdout == "0 rows: none\n"
 
 
+def test_what_json_has_no_number_for_is_null(conf: Path) -> None:
+    done = kgqa_sql(conf, "select 'nan'::double, '-infinity'::double, ['inf'::float, 1.5], 'NaN'", "--json")
+    found = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["rows"] == [[None, None, [None, 1.5], "NaN"]]
+
+
 @pytest.mark.parametrize("name", ["out.parquet", "out.csv"])
 def test_out_holds_all_rows(conf: Path, tmp_path: Path, pipeline: Pipeline, name: str) -> None:
     done = answer(conf, "select head_name, tail_name from facts", "--out", tmp_path / name)
