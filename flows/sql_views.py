@@ -28,6 +28,7 @@ from kgqa_core.errors import ArtifactError, InputError, QueryError
 
 BATCH_ROWS = 131_072  # of what is written to a file
 MAX_MESSAGE = 400  # characters of what DuckDB says
+CAST = "Cast such a column to text: COLUMN::varchar"
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # MULTI: what PIVOT is made of
 # A stage's main table, with its view; other tables are called by a prefix, the stage's name where none is here.
 MAIN = {
@@ -269,6 +270,8 @@ def _errors_as_ours() -> Iterator[None]:
         raise ArtifactError(f"{_short(problem)}. kgqa status says whether an artifact is damaged") from problem
     except duckdb.Error as problem:
         raise QueryError(_short(problem)) from problem
+    except pa.ArrowException as problem:  # an interval, bits that are no text
+        raise QueryError(f"a value cannot be written: {_short(problem)}. {CAST}") from problem
 
 
 def _short(problem: Exception) -> str:

@@ -169,6 +169,14 @@ def fake(pipeline: Pipeline) -> FileAnswerer:
     return FileAnswerer(answer, graph, chunk=50)
 
 
+def test_a_name_that_says_no_format_is_refused_before_anything_is_answered(
+    fake: FileAnswerer, lines: Lines, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"ends in \.jsonl or \.parquet"):
+        answer_file(fake, lines(3), open_format("jsonl").read, out=tmp_path / "answers.csv")
+    assert not list(tmp_path.glob("answers*"))
+
+
 def test_what_was_noted_of_a_chunk_is_forgotten_with_it() -> None:
     reject = Reject("asked.jsonl", 3, "no topic", "{}")
     loaded = Loaded(missing=[("q1", "answer", "Atlantis")], notes={("unknown_entity", ""): ["Atlantis"]})
