@@ -290,7 +290,9 @@ def ask(
     if sum(map(bool, (release, system, conf.startswith("models:/")))) > 1:
         raise typer.BadParameter("--release, --system and models:/NAME each say who answers: give one of them")
     if (trace or answered_by) and not system:
-        raise typer.BadParameter("--trace and --answered-by go with --system: the explorer alone asks no language model")
+        raise typer.BadParameter(
+            "--trace and --answered-by go with --system: the explorer alone asks no language model"
+        )
     if file is not None:
         ask_questions(conf, settings or [], file, out, system, answered_by, release)
         return

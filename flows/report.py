@@ -40,7 +40,15 @@ ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
 MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts", "plans")
 CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
-JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict", "decided")  # what verdicts read
+JUDGED = (
+    "gold_ids",
+    "ground_truth",
+    "answer_ids",
+    "prediction",
+    "verdict",
+    "gold_verdict",
+    "decided",
+)  # what verdicts read
 FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
     "not reached": "no path of the graph leads from what the question names to an answer",
@@ -79,7 +87,9 @@ def read_run(name: str, path: Path) -> Shown:
             raise InputError(f"{shorten(str(path))} is no table of predictions: it lacks {missing[0]}")
         table = file.read(columns=[column for column in (*ASKED, *ANSWERED, *MORE) if column in has])
     if "gold_verdict" in has and table["gold_verdict"].null_count < len(table):  # true/false questions
-        judged = {one.question_id: decides_claim(one) for one, *_ in read_predictions(path) if one.gold_verdict is not None}
+        judged = {
+            one.question_id: decides_claim(one) for one, *_ in read_predictions(path) if one.gold_verdict is not None
+        }
         decided = [judged.get(id) for id in table["question_id"].to_pylist()]
         table = table.append_column("decided", pa.array(decided, pa.bool_()))
     table = table.set_column(

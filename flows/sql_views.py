@@ -24,7 +24,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, written_whole
-from kgqa_core.errors import ArtifactError, InputError, QueryError
+from kgqa_core.errors import ArtifactError, InputError, QueryError, shorten
 
 BATCH_ROWS = 131_072  # of what is written to a file
 MAX_MESSAGE = 400  # characters of what DuckDB says
@@ -102,12 +102,15 @@ class Views:
             return num_rows
 
     def _select(self, query: str) -> duckdb.DuckDBPyRelation:
+        try:
+            raw = query.encode("utf-8")
+        except UnicodeEncodeError as problem:  # bytes of another encoding, as a terminal may hand them over
+            raise QueryError(f"the query is no text in UTF-8: {shorten(query[problem.start :])}") from None
         statements = self.connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type not in READING:
             kinds = ", ".join(statement.type.name for statement in statements) or "none"
             raise QueryError(f"one statement that reads is wanted (SELECT, FROM, DESCRIBE, PIVOT, ...), given: {kinds}")
         # Inside WITH, DuckDB would carry COPY out, on the files that it may read.
-        raw = query.encode("utf-8")
         keywords = [place for place, kind in duckdb.tokenize(query) if kind == duckdb.token_type.keyword]
         if any(raw[place : place + 4].lower() == b"copy" for place in keywords):
             raise QueryError(

@@ -10,6 +10,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -18,6 +19,7 @@ import pytest
 from flows.cli_report import build_report
 from flows.live import LiveHandler, LivePages
 from flows.report import Beside, build
+from kgqa_core.errors import InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
 from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
@@ -72,6 +74,9 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     assert "25 of 25" in page.get_by_role("status").inner_text()
     page.get_by_label("answered").select_option("A")
     page.get_by_text("1 of 25").wait_for()
+    page.get_by_label("answered").select_option("R")
+    page.get_by_label("lost").select_option(label="not chosen")  # what one system has right, and the other lost
+    page.get_by_text("0 of 25").wait_for()
     right = build(runs[:1], out.with_name(f"right-{out.name}"), title="one", beside=Beside(NOTHING), single=single)
     other = browser.new_page()
     other.goto(right.as_uri())
@@ -85,6 +90,54 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     assert HOSTILE in page.locator("main").inner_text()
     assert page.title().endswith("two systems") and page.locator("main img").count() == 0
     assert problems == []
+
+
+def test_a_report_replaces_what_a_link_leads_to_or_the_folder_one_stands_in(
+    runs: list[tuple[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, how = tmp_path / "new" / "report", {"title": "", "beside": Beside(NOTHING)}
+    assert build(runs[:1], tmp_path / "new" / "one.html", single=True, **how).is_file()
+    build(runs, folder, **how)
+    (tmp_path / "link").symlink_to(folder)
+    build(runs[:1], tmp_path / "link", **how)
+    assert (tmp_path / "link").is_symlink() and len(data(folder, "overview")["runs"]) == 1
+    monkeypatch.chdir(folder)
+    build(runs, Path(), **how)
+    assert len(data(folder, "overview")["runs"]) == 2
+    with pytest.raises(InputError, match="is no report"):
+        build(runs, folder, single=True, **how)
+
+
+def test_a_run_that_is_gone_is_told_in_any_script(tmp_path: Path) -> None:
+    pages = Mock(versions=[], state=Mock(side_effect=InputError("the triples of 東京 are gone")))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path, pages=pages)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(HTTPError, match="500") as told:
+            urlopen(f"http://127.0.0.1:{server.server_address[1]}/")
+        assert "東京" in told.value.read().decode()
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_what_is_read_late_does_not_take_the_place_of_where_one_went_on(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
+) -> None:
+    build(runs, tmp_path / "seen", title="two systems", beside=Beside(NOTHING))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path / "seen", pages=None)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page, held = browser.new_page(), list[Any]()
+        page.route("**/data/q0000.js", lambda route: held.append(route))
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/")
+        page.get_by_role("heading", name="Systems side by side").wait_for()
+        with page.expect_request("**/data/q0000.js"):
+            page.evaluate("location.hash = '#/q/q00'")
+        page.get_by_role("link", name="Questions").click()
+        page.get_by_text("25 of 25").wait_for()
+        with page.expect_response("**/data/q0000.js"):
+            held[0].continue_()
+        page.wait_for_timeout(300)
+        assert page.get_by_text("25 of 25").is_visible()
+        server.shutdown()
 
 
 @pytest.mark.slow
