@@ -235,6 +235,8 @@ def _tell(done: int, total: int) -> None:
 
 def _count_lines(path: Path) -> int:
     """Return how many lines a file has, at least 1; of one that cannot be read, whoever reads it says why."""
+    if not path.is_file():  # a pipe is read but once
+        return 1
     try:
         with path.open("rb") as file:
             return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b"")) or 1

@@ -128,15 +128,15 @@
   }
 
   function number(cell) {
-    const found = parseFloat(String(cell).replace(/,/g, ""));
+    const found = parseFloat(String(cell).replace(/^[<>=\s]+|,/g, ""));
     return Number.isNaN(found) ? -Infinity : found;
   }
 
   function table(one, key) {
     const order = sorting[key], rows = [...one.rows];
     if (order) rows.sort((a, b) => {
-      const figure = order.column >= one.figures_from;
-      const found = figure ? number(a[order.column]) - number(b[order.column]) : a[order.column].localeCompare(b[order.column]);
+      const [x, y] = [a, b].map(row => number(row[order.column]));  // hops, and numbers of answers, are words too
+      const found = order.column >= one.figures_from || (x > -Infinity && y > -Infinity) ? x - y : a[order.column].localeCompare(b[order.column]);
       return order.down ? -found : found;
     });
     const head = one.header.map((name, column) => h("th", {
@@ -172,7 +172,10 @@
       h("text", { x: 14, y: 24 }, "Hits@1"),
       own.map(one => h("g", {}, h("circle", { class: "point", cx: x(one[chosen]), cy: y(one.hits1), r: 5 }, h("title", {}, `${one.system}: ${one.hits1.toFixed(1)} at ${one[chosen].toPrecision(3)}`)),
         h("text", { x: x(one[chosen]) + 8, y: free(x(one[chosen]), y(one.hits1) + 4) }, one.system))));
-    const pick = h("select", { onchange: event => { go(address("/", { cost: event.target.value })); } },
+    const pick = h("select", { id: "cost", onchange: event => {
+      go(address("/", { cost: event.target.value }), true);
+      show().then(() => document.getElementById("cost")?.focus());
+    } },
       ["calls", "tokens", "seconds"].map(name => h("option", { value: name, selected: name === chosen }, name)));
     return h("div", {}, h("form", {}, h("label", {}, "cost", pick)), scrolled("Accuracy against cost", drawing));
   }
@@ -394,6 +397,10 @@
   }
 
   window.addEventListener("hashchange", arrive);
+  document.querySelector(".skip").addEventListener("click", event => {  // its address would be another page's
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
   if (framed != null) document.addEventListener("click", event => {
     const link = event.target.closest("a[href^='#/']");
     if (link) { event.preventDefault(); go(link.getAttribute("href")); }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -175,6 +176,16 @@ def test_a_name_that_says_no_format_is_refused_before_anything_is_answered(
     with pytest.raises(InputError, match=r"ends in \.jsonl or \.parquet"):
         answer_file(fake, lines(3), open_format("jsonl").read, out=tmp_path / "answers.csv")
     assert not list(tmp_path.glob("answers*"))
+
+
+def test_a_pipe_is_read_once(fake: FileAnswerer, lines: Lines) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, lines(3).read_bytes())
+    os.close(writing)
+    out = io.StringIO()
+    rejected = answer_file(fake, Path(f"/dev/fd/{reading}"), open_format("jsonl").read, out=out)
+    os.close(reading)
+    assert len(out.getvalue().splitlines()) == 3 - rejected.num > 0
 
 
 def test_what_was_noted_of_a_chunk_is_forgotten_with_it() -> None:

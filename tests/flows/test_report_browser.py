@@ -15,7 +15,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.cli_report import build_report
 from flows.live import LiveHandler, LivePages
 from flows.report import Beside, build
@@ -108,6 +110,21 @@ def test_a_report_replaces_what_a_link_leads_to_or_the_folder_one_stands_in(
         build(runs, folder, single=True, **how)
 
 
+def test_pages_that_follow_a_run_never_lie_where_a_report_is_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[bool]()
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path))
+    monkeypatch.setattr("flows.live.LivePages", Mock())
+    monkeypatch.setattr("flows.cli_report.build_report", lambda runs, out, **_: seen.append(out.exists()))
+    monkeypatch.setattr("http.server.ThreadingHTTPServer", Mock(side_effect=OSError(98, "Address already in use")))
+    for specs in ({COMPARISON: None}, {}):  # before and after somebody takes the systems out of the run file
+        monkeypatch.setattr("flows.cli_report.opened", Mock(return_value=Mock(specs=specs)))
+        done = CliRunner().invoke(app, ["view", "run.yaml"])
+        assert done.exit_code == 2 and "port 8700 cannot be had" in done.stderr, done.stderr
+    assert seen == [False]
+
+
 def test_a_run_that_is_gone_is_told_in_any_script(tmp_path: Path) -> None:
     pages = Mock(versions=[], state=Mock(side_effect=InputError("the triples of 東京 are gone")))
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path, pages=pages)) as server:
@@ -116,6 +133,19 @@ def test_a_run_that_is_gone_is_told_in_any_script(tmp_path: Path) -> None:
             urlopen(f"http://127.0.0.1:{server.server_address[1]}/")
         assert "東京" in told.value.read().decode()
         server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_column_of_words_that_are_numbers_is_sorted_as_such(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
+) -> None:
+    cells = [(">=10", "rog", "< 0.001"), ("5-9", "etd 2", "-"), ("2-4", "etd 10", "0.04"), ("1", "all", "1,000")]
+    shown = {"title": "by answers", "header": ["answers", "system", "p"], "rows": cells, "figures_from": 2}
+    page = browser.new_page()
+    page.goto(build(runs, tmp_path / "seen", title="", beside=Beside({**NOTHING, "tables": [shown]})).as_uri())
+    for column, expected in (("answers", ["1", "2-4", "5-9", ">=10"]), ("p", ["1", "2-4", ">=10", "5-9"])):
+        page.get_by_role("button", name=column, exact=True).click()
+        assert page.locator("table").first.locator("tbody th").all_inner_texts() == expected
 
 
 @pytest.mark.slow
@@ -216,10 +246,21 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
     page.goto("about:blank")  # another address of one page would leave the focus where it is
     page.goto(f"{file.as_uri()}#/")
     page.get_by_role("heading", name="Systems side by side").wait_for()
+    page.evaluate("scrollTo(0, 300)")
+    page.locator("#cost").select_option("tokens")  # what is drawn anew stays where it is
+    page.locator("#cost:focus option:checked", has_text="tokens").wait_for(state="attached")
+    assert page.evaluate("scrollY") > 0
+    page.goto("about:blank")
+    page.goto(f"{file.as_uri()}#/")
+    page.get_by_role("heading", name="Systems side by side").wait_for()
     for _ in ("the link to the content", "Overview", "Questions"):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Questions").wait_for()
+    page.locator("a.skip").press("Enter")  # to the content of this page
+    page.wait_for_timeout(100)
+    assert page.get_by_role("heading", name="Questions").is_visible()
+    assert page.evaluate("document.activeElement.id") == "main"
     assert problems == []
 
 
