@@ -229,6 +229,8 @@ def evaluate(
         return
     if systems and "," in systems:
         raise typer.BadParameter(f"--questions are answered by one system, not by {systems}")
+    if answered_by and not systems:
+        raise typer.BadParameter("--questions are answered by the explorer alone; --answered-by needs --systems NAME")
     from flows.cli_output import print_evaluation, print_json, print_rejects
 
     pipeline = open_asked_run(conf, settings or [], systems, answered_by)
@@ -285,8 +287,12 @@ def ask(
     """
     if (question is None) == (file is None) or (file and (topic or trace)) or (out and not file):
         raise typer.BadParameter("give a question, perhaps with --topic or --trace, or --file FILE, perhaps with --out")
-    if release and (system or conf.startswith("models:/")):
-        raise typer.BadParameter("--release goes with a run configuration, and without --system")
+    if sum(map(bool, (release, system, conf.startswith("models:/")))) > 1:
+        raise typer.BadParameter("--release, --system and models:/NAME each say who answers: give one of them")
+    if (trace or answered_by) and not system:
+        raise typer.BadParameter(
+            "--trace and --answered-by go with --system: the explorer alone asks no language model"
+        )
     if file is not None:
         ask_questions(conf, settings or [], file, out, system, answered_by, release)
         return

@@ -104,9 +104,11 @@ def confidence(
       kgqa confidence conf/demo.yaml@rog --risk 5
       kgqa confidence test.parquet --dev dev.parquet --json
     """
-    base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
-    of_dev = find_predictions(dev) if dev else _evaluations(Path(base or run), part if base else None, DEV)
     of_test = find_predictions(run)
+    base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
+    if not (dev or _is_configuration(Path(base or run))):
+        raise ConfigError(f"{run} does not say where its answers to dev questions are: give --dev RUN")
+    of_dev = find_predictions(dev) if dev else _evaluations(Path(base or run), part if base else None, DEV)
     with working("reading"):
         from flows.trust import trust_document
         from kgqa_core.evaluation.runs import read_system_run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.cli_output import say
 from flows.cli_session import working
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ def init(
     from kgqa_core.errors import ConfigError
     from kgqa_core.graph.input_files import require_file
 
+    if out.suffix not in (".yaml", ".yml"):  # by which other commands know a run file
+        raise ConfigError(f"--out {out}: give the run file a name that ends in .yaml")
     if out.exists() and not force:
         raise ConfigError(f"{out} is there already: give --force to write it anew, or --out another name")
     for path, what in ((triples, "triples"), (questions, "questions"), (names, "names")):
@@ -95,8 +99,9 @@ def init(
         text = run_file(triples, questions, names, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
-    for line in (text, f"Written:     {out}", f"Doubts:      kgqa lint {out}", f"Train it:    kgqa run {out}"):
-        typer.echo(line)
+    named = shlex.quote(str(out))
+    for line in (text, f"Written:     {out}", f"Doubts:      kgqa lint {named}", f"Train it:    kgqa run {named}"):
+        say(line)
 
 
 def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> str:
@@ -120,7 +125,7 @@ def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> s
 
     linked = read_questions(run.artifact("questions").folder)
     sizes = Counter(one.split for one in linked)
-    return render(out.stem, data, why, propose_walk(graph_of(run), linked), sizes)
+    return render(out, data, why, propose_walk(graph_of(run), linked), sizes)
 
 
 def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
@@ -250,7 +255,7 @@ def _rejected(run: Pipeline, kind: str) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
-def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk, sizes: Mapping[str, int]) -> str:
+def render(out: Path, data: dict[str, Any], rejected: dict[str, str], walk: Walk, sizes: Mapping[str, int]) -> str:
     """Return a run file as text, with a comment beside each choice."""
     import yaml
 
@@ -265,9 +270,9 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
     small = num_train < FEW
     told = "few: small batches give more steps" if small else "enough for batches of the usual size"
     lines = [
-        f"# Written by kgqa init; every setting is yours to change. Then: kgqa run {name}.yaml",
+        f"# Written by kgqa init; every setting is yours to change. Then: kgqa run {shlex.quote(out.name)}",
         "dataset:",
-        f"  name: {value(name)}",
+        f"  name: {value(out.stem)}",
         "  source: files",
         f"  reenter_topic: {value(walk.reenter_topic)} # {walk.why_reenter}",
     ]

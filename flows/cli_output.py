@@ -43,8 +43,9 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document."""
-    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """Print one JSON document; JSON knows no NaN and no infinity: null stands there."""
+    known = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+    say(json.dumps(known, indent=2, ensure_ascii=False))
 
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, figures_from: int = 99) -> None:

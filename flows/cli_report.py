@@ -40,7 +40,7 @@ def report(
       kgqa report conf/demo.yaml --single --out demo.html
     """
     out = out or Path("report.html" if single else "report")
-    typer.echo(f"open {build_report(runs, out, single=single, settings=settings or ()).resolve()}")
+    typer.echo(f"open {build_report(runs, out, single=single, settings=settings or ())}")
 
 
 def view(
@@ -63,10 +63,11 @@ def view(
     from kgqa_core.config_file import machine_paths
     from kgqa_core.run.stages.systems import COMPARISON
 
-    name = hashlib.sha256("\0".join([*runs, *(settings or ())]).encode()).hexdigest()[:16]
-    folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / "seen" / name
     pipeline, pages = opened(runs[0], settings) if len(runs) == 1 and "@" not in runs[0] else None, None
-    if pipeline is not None and COMPARISON in pipeline.specs:
+    is_live = pipeline is not None and COMPARISON in pipeline.specs  # another folder than that of a report
+    name = hashlib.sha256("\0".join([str(Path.cwd()), *runs, *(settings or ())]).encode()).hexdigest()[:16]
+    folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / "seen" / f"{name}{'-live' * is_live}"
+    if pipeline is not None and is_live:
         folder.mkdir(parents=True, exist_ok=True)
         pages = LivePages(pipeline, folder)
         with working("writing the report"):

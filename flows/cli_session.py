@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import logging
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-from kgqa_core.errors import KgqaError, is_out_of_memory, shorten
+from kgqa_core.errors import ArtifactError, KgqaError, is_out_of_memory, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +60,8 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
             return
-        except (KgqaError, RuntimeError, MemoryError) as raised:
-            problem = raised if isinstance(raised, KgqaError) else _full_memory(raised)
+        except (KgqaError, OSError, RuntimeError, MemoryError) as raised:
+            problem = raised if isinstance(raised, KgqaError) else _as_ours(raised)
             message, code = str(problem), problem.exit_code
             del problem
         except KeyboardInterrupt:
@@ -80,8 +81,15 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
     return guarded
 
 
-def _full_memory(problem: Exception) -> KgqaError:
-    """Return an error of ours for memory that was full outside a batch, which would be halved; raise any other."""
+def _as_ours(problem: Exception) -> KgqaError:
+    """Return an error of ours for a file that cannot be used, a full disk, or memory that is full; raise any other.
+
+    Batches are halved where memory is full; this was outside of one.
+    """
+    if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
+        name = problem.filename2 or problem.filename
+        where = f" {shorten(str(name))}" if name is not None else ""
+        return ArtifactError(f"cannot read or write{where}: {problem.strerror}; mend this, or name another place")
     if not is_out_of_memory(problem):
         raise problem
     return KgqaError(

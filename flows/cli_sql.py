@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli_output import print_json, print_table, say
-from flows.cli_session import Conf, Json, Settings, open_run, working
+from flows.cli_session import Conf, Json, Settings, make_console, open_run, working
 
 if TYPE_CHECKING:
     from kgqa_core.artifacts import Artifact
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NUM_ROWS = 100  # printed, unless --limit says otherwise
 CELL_CHARACTERS = 300  # of a value that is printed in a table
+LEAST_WIDTH = 10  # of a column; where there is less, each row is a table of its own
 
 
 def sql(
@@ -62,8 +63,8 @@ def answer(
     """Return what a query finds, or where it was written; without a query, the views. The run must have artifacts."""
     from tempfile import TemporaryDirectory
 
-    from flows.sql_views import open_views
-    from kgqa_core.errors import ConfigError
+    from flows.sql_views import CAST, open_views
+    from kgqa_core.errors import ConfigError, QueryError
 
     artifacts = artifacts_of(pipeline, refused=refused)
     if changes := pipeline.remembered("changes"):
@@ -84,7 +85,10 @@ def answer(
         table, more = views.read(query, limit=NUM_ROWS if limit is None else limit)
     # Rows are lists in order of the columns: two columns may share a name.
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
-    rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    try:
+        rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    except OverflowError as problem:  # dates before Christ, and infinity
+        raise QueryError(f"a value cannot be shown: {problem}. {CAST}") from None
     return {"columns": columns, "rows": rows, "more": more}
 
 
@@ -112,7 +116,10 @@ def print_answer(document: dict[str, Any]) -> None:
         typer.echo(f"{document['rows']} rows in {document['file']}")
     else:
         header, shown = [column["name"] for column in document["columns"]], document["rows"]
-        if shown or not document["more"]:
+        if shown and len(header) * LEAST_WIDTH > make_console().width:
+            for number, row in enumerate(shown, 1):  # beside each other the cells would have no room
+                print_table(f"row {number}", ("column", "value"), zip(header, map(show_cell, row), strict=True))
+        elif shown or not document["more"]:
             print_table(f"{len(shown)} rows", header, (map(show_cell, row) for row in shown))
         if document["more"]:
             there, printed = ("more", "more") if shown else ("rows", "N")

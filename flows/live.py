@@ -97,7 +97,7 @@ class LiveHandler(SimpleHTTPRequestHandler):
         try:
             state = pages.state()
         except (KgqaError, OSError) as problem:  # an input or an artifact is gone: the page asks again
-            self.send_error(500, shorten(str(problem)))
+            self.send_error(500, explain=shorten(str(problem)))  # a status line holds no letter beyond Latin-1
             return
         body = script("version", state).encode() if as_script else b""
         self.send_response(200 if as_script else 302)

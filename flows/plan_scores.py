@@ -39,7 +39,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
     questions, rejects = list(found.questions), list(found.rejects)
     if search is not None:
         questions = []
-        for number, question in enumerate(found.questions, start=1):
+        for number, question in zip(found.lines, found.questions, strict=True):
             try:
                 asked = link_question(question.text, search.graph)
             except LinkError:

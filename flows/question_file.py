@@ -156,8 +156,11 @@ def answer_file(
 ) -> Rejected:
     """Answer all questions of a file in its order; ``out`` gets the answers as they come, a file beside it the rejects.
 
-    Raises InputError where no question is usable; then, as after any error, nothing is left at ``out``.
+    Raises InputError where no question is usable, or for a name that says no format; then, as after any error, nothing
+    is left at ``out``.
     """
+    if isinstance(out, Path) and out.suffix.lower() not in (*JSONL_SUFFIXES, ".parquet"):
+        raise InputError(f"cannot write {out}: give a file that ends in .jsonl or .parquet")
     loaded, rejected, done, total = Loaded(), Rejected(), 0, _count_lines(path)
     questions = link_file(QuestionFile(path, "test"), loaded, read=read, resolver=Resolver(who.graph))
     names: dict[str, Any] = {"entity_names": who.graph.entity_names}
@@ -232,6 +235,8 @@ def _tell(done: int, total: int) -> None:
 
 def _count_lines(path: Path) -> int:
     """Return how many lines a file has, at least 1; of one that cannot be read, whoever reads it says why."""
+    if not path.is_file():  # a pipe is read but once
+        return 1
     try:
         with path.open("rb") as file:
             return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b"")) or 1

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from isal import isal_zlib
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.predictions import read_source
+from kgqa_core.evaluation.metrics import decides_claim
+from kgqa_core.evaluation.predictions import read_predictions, read_source
 from tasks.traces import with_tokens
 
 PAGES = Path(__file__).with_name("viewer")
@@ -39,7 +40,15 @@ ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
 MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts", "plans")
 CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
-JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict")  # what verdicts read
+JUDGED = (
+    "gold_ids",
+    "ground_truth",
+    "answer_ids",
+    "prediction",
+    "verdict",
+    "gold_verdict",
+    "decided",
+)  # what verdicts read
 FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
     "not reached": "no path of the graph leads from what the question names to an answer",
@@ -77,6 +86,12 @@ def read_run(name: str, path: Path) -> Shown:
         if missing := sorted({*ASKED, *ANSWERED} - has):
             raise InputError(f"{shorten(str(path))} is no table of predictions: it lacks {missing[0]}")
         table = file.read(columns=[column for column in (*ASKED, *ANSWERED, *MORE) if column in has])
+    if "gold_verdict" in has and table["gold_verdict"].null_count < len(table):  # true/false questions
+        judged = {
+            one.question_id: decides_claim(one) for one, *_ in read_predictions(path) if one.gold_verdict is not None
+        }
+        decided = [judged.get(id) for id in table["question_id"].to_pylist()]
+        table = table.append_column("decided", pa.array(decided, pa.bool_()))
     table = table.set_column(
         table.schema.get_field_index("paths"), "paths", pc.list_slice(table["paths"], 0, PATHS_KEPT)
     )
@@ -117,9 +132,13 @@ def read_paths(texts: Sequence[str]) -> dict[str, list[list[str]]]:
 
 
 def verdict_of(row: Mapping[str, Any]) -> str:
-    """Return R, W or A: the first answer is right, wrong, or there is none; in lower case where one has no evidence."""
+    """Return R, W or A: the first answer is right, wrong, or there is none; in lower case where one has no evidence.
+
+    The right verdict on a true/false question is wrong where no evidence decides it, as in all figures.
+    """
     if row.get("gold_verdict") is not None:
-        letter = "A" if row["verdict"] is None else "RW"[row["verdict"] != row["gold_verdict"]]
+        guess = "w" if row["verdict"] == row["gold_verdict"] else "W"
+        letter = "A" if row["verdict"] is None else "R" if row["decided"] else guess
     else:
         answers = row["answer_ids"] or row["prediction"]
         golds = row["gold_ids"] if row["answer_ids"] else row["ground_truth"]
@@ -141,7 +160,9 @@ def lost_at(row: Mapping[str, Any], *, searches: bool = True) -> str:
 
 
 def f1_of(row: Mapping[str, Any]) -> int:
-    """Return the F1 of the answers in percent."""
+    """Return the F1 of the answers in percent; of a true/false question all or nothing."""
+    if row.get("gold_verdict") is not None:
+        return 100 * row["decided"]
     answers, golds = set(row["answer_ids"]), set(row["gold_ids"])
     both = len(answers & golds)
     return round(200 * both / (len(answers) + len(golds))) if both else 0
@@ -172,8 +193,10 @@ def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Be
             raise InputError(f"{run.name} and {shown[0].name} did not answer the same questions: one report each")
     if single and len(ids) > MOST_SINGLE:
         raise InputError(f"one file holds {MOST_SINGLE} questions, these are {len(ids):,}; write a folder")
-    if not single and out.exists() and not (out / MARK).is_file():
-        raise InputError(f"{shorten(str(out))} is there and is no report; name another folder, or remove it")
+    out = out.resolve()  # what a link leads to is replaced, and "." has a name
+    if out.is_dir() if single else out.exists() and not (out / MARK).is_file():
+        raise InputError(f"{shorten(str(out))} is there and is no report; name another place, or remove it")
+    out.parent.mkdir(parents=True, exist_ok=True)
     parts = _parts(shown, ids, title, beside)
     partial = out.with_name(f".{out.name}.part{os.getpid()}")
     try:

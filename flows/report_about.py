@@ -144,6 +144,8 @@ def published_table(systems: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     continue
                 row, theirs = own[cells["system"]], [float(value) for value in values.split(" / ")]
                 groups = [row["by_hops"][hops] for hops in "123" if hops in row["by_hops"]]
+                if len(theirs) not in (1, len(groups)):
+                    continue  # not all numbers of hops were asked here: nobody knows which are theirs
                 ours = [one[PUBLISHED[name]] for one in (groups if len(theirs) > 1 else [row["overall"]])]
                 players = row["about"]["answered_by"] or "no language model"
                 differs = (

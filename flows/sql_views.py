@@ -24,10 +24,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, written_whole
-from kgqa_core.errors import ArtifactError, InputError, QueryError
+from kgqa_core.errors import ArtifactError, InputError, QueryError, shorten
 
 BATCH_ROWS = 131_072  # of what is written to a file
 MAX_MESSAGE = 400  # characters of what DuckDB says
+CAST = "Cast such a column to text: COLUMN::varchar"
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # MULTI: what PIVOT is made of
 # A stage's main table, with its view; other tables are called by a prefix, the stage's name where none is here.
 MAIN = {
@@ -101,12 +102,15 @@ class Views:
             return num_rows
 
     def _select(self, query: str) -> duckdb.DuckDBPyRelation:
+        try:
+            raw = query.encode("utf-8")
+        except UnicodeEncodeError as problem:  # bytes of another encoding, as a terminal may hand them over
+            raise QueryError(f"the query is no text in UTF-8: {shorten(query[problem.start :])}") from None
         statements = self.connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type not in READING:
             kinds = ", ".join(statement.type.name for statement in statements) or "none"
             raise QueryError(f"one statement that reads is wanted (SELECT, FROM, DESCRIBE, PIVOT, ...), given: {kinds}")
         # Inside WITH, DuckDB would carry COPY out, on the files that it may read.
-        raw = query.encode("utf-8")
         keywords = [place for place, kind in duckdb.tokenize(query) if kind == duckdb.token_type.keyword]
         if any(raw[place : place + 4].lower() == b"copy" for place in keywords):
             raise QueryError(
@@ -269,6 +273,8 @@ def _errors_as_ours() -> Iterator[None]:
         raise ArtifactError(f"{_short(problem)}. kgqa status says whether an artifact is damaged") from problem
     except duckdb.Error as problem:
         raise QueryError(_short(problem)) from problem
+    except pa.ArrowException as problem:  # an interval, bits that are no text
+        raise QueryError(f"a value cannot be written: {_short(problem)}. {CAST}") from problem
 
 
 def _short(problem: Exception) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_PANELS = 6
+MAX_PANELS = 8  # as many as an explorer has figures
 PANEL_INCHES = (7.0, 2.4)
 HITS = "hits1"
 
@@ -25,10 +25,10 @@ HITS = "hits1"
 def draw_learning_curves(curves: Mapping[str, Sequence[Point]], title: str) -> Figure | None:
     """Return one panel per figure (the last part of a curve's name: ``train.loss`` and ``dev.loss`` share one).
 
-    None where there are no curves.
+    The loss comes first: of too many panels the last are left out. None where there are no curves.
     """
     panels: dict[str, list[str]] = {}
-    for name in sorted(curves):
+    for name in sorted(curves, key=lambda name: (not name.endswith("loss"), name)):
         if curves[name]:
             panels.setdefault(re.split("[./]", name)[-1], []).append(name)
     if not panels:

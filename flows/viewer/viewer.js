@@ -5,7 +5,7 @@
   const loaded = {}, waiting = {};
   const PAGE = 50, MOST_EDGES = 200, ASK_EVERY = 5000, LEFT_AT = "kgqa-left-at";
   const WORDS = { R: "right", W: "wrong", A: "no answer" };
-  let overview, sorting = {};
+  let overview, sorting = {}, turns = 0;
   let framed = location.protocol === "blob:" ? "#/" : null;  // MLflow's frame may go nowhere, not even within the page
 
   window.kgqa = (name, data) => {
@@ -68,7 +68,7 @@
   const arrive = () => { show(); document.getElementById("main").focus({ preventScroll: true }); window.scrollTo(0, 0); };
 
   async function show() {
-    const { path, query } = where(), main = document.getElementById("main");
+    const { path, query } = where(), main = document.getElementById("main"), turn = ++turns;
     try {
       if (!overview) {
         overview = await load("overview");
@@ -80,12 +80,14 @@
       for (const link of document.querySelectorAll("nav a.about")) link.hidden = !overview.about;
       const page = path.startsWith("/q/") ? await question(decodeURIComponent(path.slice(3)), query)
         : path === "/questions" ? await questions(query) : path === "/data" ? await data() : path === "/curves" ? await curves() : front();
+      if (turn !== turns) return;  // somebody went on while this was read
       main.replaceChildren(...page.filter(part => part));
       document.title = `${main.querySelector("h2")?.textContent || "Report"} · ${overview.title}`;
       const left = overview.live && sessionStorage.getItem(LEFT_AT);  // by the version before
       if (left) window.scrollTo(0, Number(left) + main.offsetTop);
       if (left) sessionStorage.removeItem(LEFT_AT);
     } catch (error) {
+      if (turn !== turns) return;
       main.replaceChildren(h("p", { role: "alert" }, error.message));
     }
     for (const link of document.querySelectorAll("nav a")) {
@@ -126,15 +128,15 @@
   }
 
   function number(cell) {
-    const found = parseFloat(String(cell).replace(/,/g, ""));
+    const found = parseFloat(String(cell).replace(/^[<>=\s]+|,/g, ""));
     return Number.isNaN(found) ? -Infinity : found;
   }
 
   function table(one, key) {
     const order = sorting[key], rows = [...one.rows];
     if (order) rows.sort((a, b) => {
-      const figure = order.column >= one.figures_from;
-      const found = figure ? number(a[order.column]) - number(b[order.column]) : a[order.column].localeCompare(b[order.column]);
+      const [x, y] = [a, b].map(row => number(row[order.column]));  // hops, and numbers of answers, are words too
+      const found = order.column >= one.figures_from || (x > -Infinity && y > -Infinity) ? x - y : a[order.column].localeCompare(b[order.column]);
       return order.down ? -found : found;
     });
     const head = one.header.map((name, column) => h("th", {
@@ -170,7 +172,10 @@
       h("text", { x: 14, y: 24 }, "Hits@1"),
       own.map(one => h("g", {}, h("circle", { class: "point", cx: x(one[chosen]), cy: y(one.hits1), r: 5 }, h("title", {}, `${one.system}: ${one.hits1.toFixed(1)} at ${one[chosen].toPrecision(3)}`)),
         h("text", { x: x(one[chosen]) + 8, y: free(x(one[chosen]), y(one.hits1) + 4) }, one.system))));
-    const pick = h("select", { onchange: event => { go(address("/", { cost: event.target.value })); } },
+    const pick = h("select", { id: "cost", onchange: event => {
+      go(address("/", { cost: event.target.value }), true);
+      show().then(() => document.getElementById("cost")?.focus());
+    } },
       ["calls", "tokens", "seconds"].map(name => h("option", { value: name, selected: name === chosen }, name)));
     return h("div", {}, h("form", {}, h("label", {}, "cost", pick)), scrolled("Accuracy against cost", drawing));
   }
@@ -233,10 +238,10 @@
     for (let row = 0; row < list.ids.length; row++) {
       if (hops && String(list.hops[row]) !== hops) continue;
       if (words && !list.folded[row].includes(words)) continue;
-      if (verdict && !places.some(place => list.upper[place][row] === verdict)) continue;
-      if (lost !== "" && !places.some(place => list.lost[place][row] === Number(lost))) continue;
       if (only === "disagreement" && !list.apart[row]) continue;
-      if (only === "unsupported" && !places.some(place => "rwa".includes(list.verdicts[place][row]))) continue;
+      if (places.length && !places.some(place => (!verdict || list.upper[place][row] === verdict)  // all of one system
+        && (lost === "" || list.lost[place][row] === Number(lost))
+        && (only !== "unsupported" || "rwa".includes(list.verdicts[place][row])))) continue;
       rows.push(row);
     }
     return [...rows.filter(row => list.apart[row]), ...rows.filter(row => !list.apart[row])];
@@ -392,6 +397,10 @@
   }
 
   window.addEventListener("hashchange", arrive);
+  document.querySelector(".skip").addEventListener("click", event => {  // its address would be another page's
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
   if (framed != null) document.addEventListener("click", event => {
     const link = event.target.closest("a[href^='#/']");
     if (link) { event.preventDefault(); go(link.getAttribute("href")); }

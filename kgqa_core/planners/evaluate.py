@@ -95,12 +95,14 @@ class PlanFile:
     """A plan file: the lines that are used, and those that are not."""
 
     questions: tuple[PlanQuestion, ...]
+    lines: tuple[int, ...]  # of the questions
     rejects: tuple[Reject, ...]  # lines that are not used, and lines of which a path is not
 
 
 def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
     """Read a plan file; InputError where it is missing, or no line of it can be used. ``signed``: paths hold steps."""
     questions: dict[str, PlanQuestion] = {}
+    lines: list[int] = []
     rejects: list[Reject] = []
     for number, line, parsed in parse_lines(path, partial(_parse, name=path.stem, signed=signed)):
         if isinstance(parsed, Fault):
@@ -108,7 +110,9 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
         else:
             question, num_bad = parsed
             fault = DUPLICATE if question.id in questions else BAD_PATH if num_bad else ""
-            questions.setdefault(question.id, question)
+            if question.id not in questions:
+                questions[question.id] = question
+                lines.append(number)
         if fault:
             rejects.append(Reject(str(path), number, fault, line[:MAX_REJECT_TEXT]))
     if not questions:
@@ -117,7 +121,7 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
             f"{shorten(str(path))} holds no question with plans ({shorten(reasons)}); expected JSON lines such as "
             '{"id": "q1", "question": "who directed it", "relation_paths": [["directed_by"]]}'
         )
-    return PlanFile(tuple(questions.values()), tuple(rejects))
+    return PlanFile(tuple(questions.values()), tuple(lines), tuple(rejects))
 
 
 def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQuestion, int] | Fault:

@@ -113,7 +113,8 @@ def test_the_version_is_that_of_the_package():
 
 
 EXIT_CODES = {KgqaError: 1, ConfigError: 2, InputError: 3, LinkError: 4, ArtifactError: 5, DriftError: 6}
-EXIT_CODES |= {KeyboardInterrupt: 130, ZeroDivisionError: None}  # an error that is not ours keeps its traceback
+# An error that is not ours keeps its traceback; a broken pipe names no file, and is the business of whoever reads.
+EXIT_CODES |= {KeyboardInterrupt: 130, ZeroDivisionError: None, BrokenPipeError: None}
 
 
 @pytest.mark.parametrize("problem", EXIT_CODES)
@@ -128,6 +129,24 @@ def test_each_kind_of_error_has_its_exit_code(problem, capsys):
     shown = capsys.readouterr()
     assert not code or ended.value.exit_code == code
     assert shown.out + shown.err == "error: the harbour is closed\n" or code in (130, None)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (PermissionError(13, "Permission denied", "here.html"), "cannot read or write 'here.html': Permission denied"),
+        (IsADirectoryError(21, "Is a directory", ".part", None, "here"), "cannot read or write 'here': Is a directory"),
+        (OSError(28, "No space left on device"), "cannot read or write: No space left on device"),
+    ],
+)
+def test_a_file_that_cannot_be_used_and_a_full_disk_are_messages(problem, said, capsys):
+    def command() -> None:
+        raise problem
+
+    with pytest.raises(typer.Exit) as ended:
+        with_exit_code(command)()
+    assert ended.value.exit_code == 5
+    assert capsys.readouterr().err.startswith(f"error: {said}; ")
 
 
 @pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
@@ -165,6 +184,11 @@ def test_full_memory_is_one_message_and_what_the_error_held_is_free_before_it_is
         (("score", "predictions.jsonl", "--json"), 3, "predictions.jsonl"),
         (("ask", "CONF", "what flows through Bern?", "--json"), 5, "'explorer-seed0' of 'towns' is not done"),
         (("ask", "models:/kgqa-towns@champion", "who?", "--set", "explorer.epochs=3"), 2, "is a registered model"),
+        (("ask", "models:/kgqa-towns@champion", "who?", "--system", "rog"), 2, "give one of them"),
+        (("ask", "models:/kgqa-towns@champion", "--file", "questions.txt", "--system", "rog"), 2, "give one of them"),
+        (("ask", "CONF", "who?", "--trace"), 2, "go with --system"),
+        (("ask", "CONF", "--file", "questions.txt", "--answered-by", "oracle"), 2, "go with --system"),
+        (("evaluate", "CONF", "--questions", "new.jsonl", "--answered-by", "oracle"), 2, "needs --systems"),
     ],
 )
 def test_a_mistake_is_told_on_standard_error_with_its_exit_code(conf, arguments, code, said):

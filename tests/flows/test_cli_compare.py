@@ -222,6 +222,11 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
         assert done.exit_code == 3 and said in done.stderr, done.stderr
 
 
+def test_a_file_does_not_say_where_its_answers_to_dev_questions_are(tmp_path: Path) -> None:
+    done = ask_confidence(a_sure_system(tmp_path, "t"))
+    assert done.exit_code == 2 and "give --dev RUN" in done.stderr, done.stderr
+
+
 def test_a_configuration_that_compares_systems_stands_for_all_of_them(
     conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

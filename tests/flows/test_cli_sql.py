@@ -132,6 +132,12 @@ def test_rows_are_cut_and_said_to_be(conf: Path) -> None:
     assert kgqa_sql(conf, "from triples where false", "--limit", 0).stdout == "0 rows: none\n"
 
 
+def test_what_json_has_no_number_for_is_null(conf: Path) -> None:
+    done = kgqa_sql(conf, "select 'nan'::double, '-infinity'::double, ['inf'::float, 1.5], 'NaN'", "--json")
+    found = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["rows"] == [[None, None, [None, 1.5], "NaN"]]
+
+
 @pytest.mark.parametrize("name", ["out.parquet", "out.csv"])
 def test_out_holds_all_rows(conf: Path, tmp_path: Path, pipeline: Pipeline, name: str) -> None:
     done = answer(conf, "select head_name, tail_name from facts", "--out", tmp_path / name)
@@ -157,7 +163,35 @@ def test_out_must_be_a_file_that_may_be_written(
     assert kgqa_sql(conf, "--out", tmp_path / "out.csv").exit_code == 2  # it needs a query
 
 
+def test_a_row_of_many_columns_is_a_table_of_its_own(conf: Path) -> None:
+    joined = "from predictions_seed0 join questions on question_id = id order by id"
+    shown = kgqa_sql(conf, joined, "--limit", 2).stdout
+    assert {"row 1", "row 2"} <= set(shown.splitlines()) and "│ candidate_scores " in shown
+    (asked,) = rows(conf, f"select question {joined} limit 1")
+    assert asked[0] in shown  # on one line
+
+
 # What cannot be asked
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        ("interval 1 day", ("--out", "rows.csv")),
+        ("interval 1 day", ("--out", "rows.parquet")),
+        ("'101'::bit", ("--out", "rows.csv")),
+        ("'0044-03-15 (BC)'::date", ()),
+        ("'infinity'::timestamp", ("--json",)),
+    ],
+)
+def test_a_value_that_cannot_be_shown_or_written_is_to_be_cast(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = kgqa_sql(conf, f"select {value} as x", *options)
+    assert (done.exit_code, done.stdout) == (2, "") and "COLUMN::varchar" in done.stderr, done.stderr
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")]
+    assert kgqa_sql(conf, f"select ({value})::varchar as x", *options).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -173,6 +207,7 @@ def test_out_must_be_a_file_that_may_be_written(
         ("set memory_limit = '1TB'", "given: SET"),
         ("select 1; select 2", "given: SELECT, SELECT"),
         ("", "given: none"),
+        ("select '\udcff'", "no text in UTF-8"),  # a byte of Latin-1, as Python reads it from a terminal
         ("with q as (copy (select 1) to 'x.csv') from q", "COPY writes files"),
         ("with ü as (select 1), q as (CoPy (select 1) to 'x.csv') from q", "COPY writes files"),
     ],

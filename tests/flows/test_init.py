@@ -110,6 +110,20 @@ def test_the_run_file_says_why_and_is_never_overwritten_unasked(files: Path) -> 
     assert read_config(files / "runs" / "towns.yaml").dataset.graph.path == files / "triples.tsv"
 
 
+def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) -> None:
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples.tsv", "questions.jsonl", "--out", "of clubs.yml")
+    assert done.exit_code == 0, done.stderr
+    assert "kgqa run 'of clubs.yml'" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[-2:] == [
+        "Doubts:      kgqa lint 'of clubs.yml'",
+        "Train it:    kgqa run 'of clubs.yml'",
+    ]
+    for out, code in (("clubs", 2), ("triples.tsv/clubs.yaml", 5)):  # other commands know a run file by its suffix
+        done = init("triples.tsv", "questions.jsonl", "--out", out)
+        assert (done.exit_code, done.stdout) == (code, ""), done.stderr
+
+
 def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
     strange = {"question": "Which club has Nobody?", "answers": ["Club 1"]}
     write_jsonl(files / "questions.jsonl", [*map(clubs, range(PEOPLE)), strange])

@@ -129,7 +129,8 @@ def test_planners_are_scored_on_any_file_and_what_cannot_be_used_is_said(built: 
     scores, rejects = score_plan_file(built, tmp_path / "plans.jsonl")
     assert scores.keys() == {"generator", "dense"}
     assert [(score.figures["n"], score.figures["n_without_paths"]) for score in scores.values()] == [(1, 1)] * 2
-    assert sorted(reject.reason for reject in rejects) == ["no entity name in the text", "no question text"]
+    found = sorted((reject.line, reject.reason) for reject in rejects)
+    assert found == [(3, "no question text"), (4, "no entity name in the text")]
     write_jsonl(tmp_path / "none.jsonl", [{"id": "d", "question": "what of nobody at all?"}])
     with pytest.raises(InputError, match="holds no usable question"):
         score_plan_file(built, tmp_path / "none.jsonl")

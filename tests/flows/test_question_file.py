@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -167,6 +168,24 @@ def fake(pipeline: Pipeline) -> FileAnswerer:
         return [Prediction(one.id, some, (0.1,) * len(some), some[:3]) for one in questions]
 
     return FileAnswerer(answer, graph, chunk=50)
+
+
+def test_a_name_that_says_no_format_is_refused_before_anything_is_answered(
+    fake: FileAnswerer, lines: Lines, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"ends in \.jsonl or \.parquet"):
+        answer_file(fake, lines(3), open_format("jsonl").read, out=tmp_path / "answers.csv")
+    assert not list(tmp_path.glob("answers*"))
+
+
+def test_a_pipe_is_read_once(fake: FileAnswerer, lines: Lines) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, lines(3).read_bytes())
+    os.close(writing)
+    out = io.StringIO()
+    rejected = answer_file(fake, Path(f"/dev/fd/{reading}"), open_format("jsonl").read, out=out)
+    os.close(reading)
+    assert len(out.getvalue().splitlines()) == 3 - rejected.num > 0
 
 
 def test_what_was_noted_of_a_chunk_is_forgotten_with_it() -> None:

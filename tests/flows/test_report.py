@@ -19,6 +19,7 @@ from flows.cli import app
 from flows.cli_report import build_report
 from flows.report import Beside, build, lost_at, read_paths, verdict_of
 from flows.report_about import curves, keep_report, published_table, runs_over_time, sweep_curves
+from flows.score import score_file
 from kgqa_core.artifacts import ArtifactStore, Recipe, write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
@@ -147,13 +148,25 @@ def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Pa
         ({"answer_ids": [2], "candidate_ids": [2], "counts": [("num_plans", 3.0)]}, "W", "not planned"),
         ({"candidate_ids": [2]}, "A", "pruned"),
         ({"hops": None}, "A", "not reached"),
-        ({"gold_verdict": True, "verdict": True}, "R", ""),
+        ({"gold_verdict": True, "verdict": True, "decided": True}, "R", ""),
+        ({"gold_verdict": True, "verdict": True, "decided": False}, "w", "pruned"),
         ({"gold_verdict": True, "verdict": None}, "A", "pruned"),
     ],
 )
 def test_each_wrong_answer_was_lost_in_one_place(row: dict[str, Any], verdict: str, lost: str) -> None:
     whole = {"answer_ids": [], "gold_ids": [1], "candidate_ids": [], "prediction": [], "ground_truth": [], "hops": 2}
     assert (verdict_of(whole | row), lost_at(whole | row)) == (verdict, lost)
+
+
+def test_a_true_false_question_is_judged_as_in_all_figures(tmp_path: Path) -> None:
+    asked = [Question(f"q{n}", "is it?", "", (0,), (1, 2), "test", hops=1, claim=1, verdict=True) for n in range(2)]
+    shown = Prediction("q0", (1,), (1.0,), (1,), ((Step(0, 0, 1),),), verdict=True)
+    with open_predictions(tmp_path / "claims.parquet", entity_names=NAMES, render_path=lambda _: PATH) as write_rows:
+        write_rows(asked, [shown, Prediction("q1", (), (), (), verdict=True)])  # the second guessed
+    strict = score_file(tmp_path / "claims.parquet")["strict"]
+    build([("claims", tmp_path / "claims.parquet")], tmp_path / "report", title="", beside=Beside(NOTHING))
+    listed = data(tmp_path / "report", "questions")
+    assert (listed["verdicts"], listed["f1"]) == (["Rw"], [[100, 0]]) and strict["f1"] == strict["hits1"] == 50
 
 
 def test_what_a_model_says_from_memory_was_lost_by_no_search(tmp_path: Path) -> None:
@@ -363,7 +376,9 @@ def test_a_sweep_over_the_same_graph_is_drawn(apart: Pipeline) -> None:
 def test_published_figures_stand_beside_ours_with_what_differs() -> None:
     row = {"system": "etd", "about": {"answered_by": "oracle"}, "by_hops": {"1": {"hits1": 97.0}, "2": {"hits1": 99.5}}}
     table = {"header": ["system", "published Hits@1"], "rows": [["etd", "98.1 / 99.7 (EtD-ChatGPT)"], ["rog", ""]]}
-    (found,) = published_table({"rows": [row], "tables": [table], "num_questions": 1000})
+    table["rows"] += [["tog", "98.1 / 99.7 / 99.7 (ToG)"]]  # whose questions here are of one number of hops
+    few = {"system": "tog", "about": {"answered_by": "oracle"}, "by_hops": {"2": {"hits1": 97.0}}}
+    (found,) = published_table({"rows": [row, few], "tables": [table], "num_questions": 1000})
     differs = "theirs: EtD-ChatGPT, all questions; ours: oracle, 1,000 questions"
     assert found["rows"] == [["etd", "Hits@1", differs, "98.1 / 99.7", "97.0 / 99.5", "-1.1 / -0.2"]]
 

@@ -10,14 +10,18 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.cli_report import build_report
 from flows.live import LiveHandler, LivePages
 from flows.report import Beside, build
+from kgqa_core.errors import InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
 from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
@@ -72,6 +76,9 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     assert "25 of 25" in page.get_by_role("status").inner_text()
     page.get_by_label("answered").select_option("A")
     page.get_by_text("1 of 25").wait_for()
+    page.get_by_label("answered").select_option("R")
+    page.get_by_label("lost").select_option(label="not chosen")  # what one system has right, and the other lost
+    page.get_by_text("0 of 25").wait_for()
     right = build(runs[:1], out.with_name(f"right-{out.name}"), title="one", beside=Beside(NOTHING), single=single)
     other = browser.new_page()
     other.goto(right.as_uri())
@@ -85,6 +92,82 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     assert HOSTILE in page.locator("main").inner_text()
     assert page.title().endswith("two systems") and page.locator("main img").count() == 0
     assert problems == []
+
+
+def test_a_report_replaces_what_a_link_leads_to_or_the_folder_one_stands_in(
+    runs: list[tuple[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, how = tmp_path / "new" / "report", {"title": "", "beside": Beside(NOTHING)}
+    assert build(runs[:1], tmp_path / "new" / "one.html", single=True, **how).is_file()
+    build(runs, folder, **how)
+    (tmp_path / "link").symlink_to(folder)
+    build(runs[:1], tmp_path / "link", **how)
+    assert (tmp_path / "link").is_symlink() and len(data(folder, "overview")["runs"]) == 1
+    monkeypatch.chdir(folder)
+    build(runs, Path(), **how)
+    assert len(data(folder, "overview")["runs"]) == 2
+    with pytest.raises(InputError, match="is no report"):
+        build(runs, folder, single=True, **how)
+
+
+def test_pages_that_follow_a_run_never_lie_where_a_report_is_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[bool]()
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path))
+    monkeypatch.setattr("flows.live.LivePages", Mock())
+    monkeypatch.setattr("flows.cli_report.build_report", lambda runs, out, **_: seen.append(out.exists()))
+    monkeypatch.setattr("http.server.ThreadingHTTPServer", Mock(side_effect=OSError(98, "Address already in use")))
+    for specs in ({COMPARISON: None}, {}):  # before and after somebody takes the systems out of the run file
+        monkeypatch.setattr("flows.cli_report.opened", Mock(return_value=Mock(specs=specs)))
+        done = CliRunner().invoke(app, ["view", "run.yaml"])
+        assert done.exit_code == 2 and "port 8700 cannot be had" in done.stderr, done.stderr
+    assert seen == [False]
+
+
+def test_a_run_that_is_gone_is_told_in_any_script(tmp_path: Path) -> None:
+    pages = Mock(versions=[], state=Mock(side_effect=InputError("the triples of 東京 are gone")))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path, pages=pages)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(HTTPError, match="500") as told:
+            urlopen(f"http://127.0.0.1:{server.server_address[1]}/")
+        assert "東京" in told.value.read().decode()
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_column_of_words_that_are_numbers_is_sorted_as_such(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
+) -> None:
+    cells = [(">=10", "rog", "< 0.001"), ("5-9", "etd 2", "-"), ("2-4", "etd 10", "0.04"), ("1", "all", "1,000")]
+    shown = {"title": "by answers", "header": ["answers", "system", "p"], "rows": cells, "figures_from": 2}
+    page = browser.new_page()
+    page.goto(build(runs, tmp_path / "seen", title="", beside=Beside({**NOTHING, "tables": [shown]})).as_uri())
+    for column, expected in (("answers", ["1", "2-4", "5-9", ">=10"]), ("p", ["1", "2-4", ">=10", "5-9"])):
+        page.get_by_role("button", name=column, exact=True).click()
+        assert page.locator("table").first.locator("tbody th").all_inner_texts() == expected
+
+
+@pytest.mark.slow
+def test_what_is_read_late_does_not_take_the_place_of_where_one_went_on(
+    runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
+) -> None:
+    build(runs, tmp_path / "seen", title="two systems", beside=Beside(NOTHING))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path / "seen", pages=None)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page, held = browser.new_page(), list[Any]()
+        page.route("**/data/q0000.js", lambda route: held.append(route))
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/")
+        page.get_by_role("heading", name="Systems side by side").wait_for()
+        with page.expect_request("**/data/q0000.js"):
+            page.evaluate("location.hash = '#/q/q00'")
+        page.get_by_role("link", name="Questions").click()
+        page.get_by_text("25 of 25").wait_for()
+        with page.expect_response("**/data/q0000.js"):
+            held[0].continue_()
+        page.wait_for_timeout(300)
+        assert page.get_by_text("25 of 25").is_visible()
+        server.shutdown()
 
 
 @pytest.mark.slow
@@ -163,10 +246,21 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
     page.goto("about:blank")  # another address of one page would leave the focus where it is
     page.goto(f"{file.as_uri()}#/")
     page.get_by_role("heading", name="Systems side by side").wait_for()
+    page.evaluate("scrollTo(0, 300)")
+    page.locator("#cost").select_option("tokens")  # what is drawn anew stays where it is
+    page.locator("#cost:focus option:checked", has_text="tokens").wait_for(state="attached")
+    assert page.evaluate("scrollY") > 0
+    page.goto("about:blank")
+    page.goto(f"{file.as_uri()}#/")
+    page.get_by_role("heading", name="Systems side by side").wait_for()
     for _ in ("the link to the content", "Overview", "Questions"):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Questions").wait_for()
+    page.locator("a.skip").press("Enter")  # to the content of this page
+    page.wait_for_timeout(100)
+    assert page.get_by_role("heading", name="Questions").is_visible()
+    assert page.evaluate("document.activeElement.id") == "main"
     assert problems == []
 
 

@@ -182,3 +182,9 @@ def test_many_figures_stay_readable_and_draw_without_a_display(num_figures: int)
     assert figure is not None
     assert len(figure.axes) == min(num_figures, MAX_PANELS)
     figure.savefig(io.BytesIO())
+
+
+def test_too_many_figures_leave_the_loss() -> None:
+    names = [f"dev.figure{number}" for number in range(MAX_PANELS)]
+    figure = draw_learning_curves({name: points(1.0, 2.0) for name in (*names, "train.loss")}, "explorer")
+    assert figure is not None and figure.axes[0].get_ylabel() == "loss"
