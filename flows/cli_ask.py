@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def open_answerer(conf: str, settings: list[str], release: str | None = None) -> Answerer:
     """Open the explorer of a run configuration, of one of its releases or, loading MLflow, of a registered model."""
     if conf.startswith("models:/"):
-        from kgqa_core.config_file import home_folder
+        from kgqa_core.config_file import home_here
         from kgqa_core.errors import ConfigError
         from tasks.registry import load_answerer
 
         if settings:
             raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
-        return load_answerer(home_folder(), conf)
+        return load_answerer(home_here(), conf)
     if release:
         from kgqa_core.config_file import read_config
         from tasks.release import Releases, model_name

@@ -60,13 +60,13 @@ def view(
     from http.server import ThreadingHTTPServer
 
     from flows.live import LiveHandler, LivePages
-    from kgqa_core.config_file import machine_paths
+    from kgqa_core.config_file import home_here
     from kgqa_core.run.stages.systems import COMPARISON
 
     pipeline, pages = opened(runs[0], settings) if len(runs) == 1 and "@" not in runs[0] else None, None
     is_live = pipeline is not None and COMPARISON in pipeline.specs  # another folder than that of a report
     name = hashlib.sha256("\0".join([str(Path.cwd()), *runs, *(settings or ())]).encode()).hexdigest()[:16]
-    folder = Path(machine_paths(Path.cwd())["KGQA_HOME"]) / "reports" / "seen" / f"{name}{'-live' * is_live}"
+    folder = home_here() / "reports" / "seen" / f"{name}{'-live' * is_live}"
     if pipeline is not None and is_live:
         folder.mkdir(parents=True, exist_ok=True)
         pages = LivePages(pipeline, folder)

@@ -17,7 +17,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kgqa_core.config_file import home_folder
 from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.serve import ServedCard, open_served, read_encoder_name, write_served
@@ -144,7 +143,7 @@ def load_answerer(home: Path, uri: str) -> Answerer:
     except MlflowException as problem:
         why = problem.message.rstrip(".")
         raise InputError(f"cannot load {uri} from MLflow ({store}): {why}. {_offer(uri)}") from problem
-    return open_served(folder / "artifacts" / "explorer", home_folder())  # as save_model wrote it
+    return open_served(folder / "artifacts" / "explorer", home)  # as save_model wrote it
 
 
 def _offer(uri: str) -> str:

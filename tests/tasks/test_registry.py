@@ -224,20 +224,20 @@ def test_a_registered_model_answers_as_its_run_does(
         return replace(answer, candidates=lines)
 
     question = str(examples_of(registered)[1]["question"])
-    answer = load_answerer(registered, f"models:/kgqa-tiny{version}").ask(question)
+    answer = load_answerer(tiny_run.config.runtime.home, f"models:/kgqa-tiny{version}").ask(question)
     assert answer.candidates
     assert rounded(answer) == rounded(open_answerer(Pipeline(tiny_run.config)).ask(question))
 
 
 def test_the_code_that_a_model_carries_is_not_run_where_it_is_asked(
-    registered: Path, store: str, tmp_path: Path
+    registered: Path, store: str, tiny_run: TinyRun, tmp_path: Path
 ) -> None:
     (code,) = logged_folder(home).rglob("served_model.py")
     whole, marker = code.read_text(encoding="utf-8"), tmp_path / "was-here"
     try:
         code.write_text(f"open({str(marker)!r}, 'w').close()\n{whole}", encoding="utf-8")
         question = str(examples_of(registered)[1]["question"])
-        assert load_answerer(registered, "models:/kgqa-tiny@champion").ask(question).candidates
+        assert load_answerer(tiny_run.config.runtime.home, "models:/kgqa-tiny@champion").ask(question).candidates
     finally:
         code.write_text(whole, encoding="utf-8")
     assert not marker.exists()

@@ -199,6 +199,8 @@ def test_commands_without_a_configuration_have_the_home_of_those_in_conf(
         assert json.loads(CliRunner().invoke(app, command).stdout)["home"] == str(home)
     assert json.loads(CliRunner().invoke(app, ["up", "--status", "--json"]).stdout)["services"]
     assert CliRunner().invoke(app, ["down"]).exit_code == 0 and read_services(home) is None
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert str(home) in str(CliRunner().invoke(app, ["ask", "models:/none@champion", "who?"]).stderr)
     monkeypatch.setenv("KGQA_HOME", str(tmp_path / "other"))
     assert json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)["home"] == str(tmp_path / "other")
 
