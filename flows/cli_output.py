@@ -194,6 +194,8 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
     print_table(title, ("", "candidate", "score", "evidence"), rows)
     if reply.verdict is not None:
         say(f"verdict: {'true' if reply.verdict else 'false'}")
+    for fact in reply.missing:
+        say(f"not found: {fact}")
     if reply.unmatched:
         say(f"answered, and not in the graph: {', '.join(reply.unmatched)}")
     if reply.error:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 from kgqa_core.errors import InputError, LinkError
 from kgqa_core.evaluation.predictions import render_path
+from kgqa_core.graph.follow import execute_plans
+from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.render import ARROW
 from kgqa_core.run.ask import link_asked
 from kgqa_core.run.compare import open_bench, section_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
 from kgqa_core.systems.types import AskedCall
-from kgqa_core.types import Question
+from kgqa_core.types import LabelPath, Question
+
+MOST_NAMED = 3  # entities that a missing fact is told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class SystemReply:
     seconds: float
     error: str = ""
     confidence: float | None = None  # 0..1; None: no answer, or nobody told
+    missing: tuple[str, ...] = ()  # which fact is not in the graph, of each plan that leads nowhere
 
 
 def asked_key(pipeline: Pipeline, row: str | None = None) -> str:
@@ -70,6 +77,7 @@ def ask_system(pipeline: Pipeline, question: str, *topics: str, row: str | None 
                 raise
             asked = Question("asked", question, question, (), (), "test")
         done = bench.answer([asked])
+        search = bench.search
     (one,) = done.answered
     prediction, usage = one.answer.prediction, done.usage.to_pydict()
     supported = dict(zip(prediction.answers, one.faithful, strict=True))
@@ -93,4 +101,21 @@ def ask_system(pipeline: Pipeline, question: str, *topics: str, row: str | None 
         seconds=sum(usage["seconds"]),
         error=one.error,
         confidence=one.confidence,
+        missing=tuple(missing_facts(search, asked, one.answer.plans)),
     )
+
+
+def missing_facts(search: SearchGraph, asked: Question, plans: Sequence[LabelPath]) -> Iterator[str]:
+    """Say of each plan that leads nowhere at which relation it ends, and of what: "no born_in of Ada Lovelace".
+
+    One who is asked on a graph with gaps sees what was looked for and is not there.
+    """
+    for plan in plans:
+        begun = [plan[: place + 1] for place in range(len(plan))]
+        (reached,) = execute_plans(search.graph, [asked.topics], [begun], reenter_topic=search.reenter_topic)
+        sets = [list(asked.topics), *(ends.tolist() for ends in reached)]
+        lost = next((place for place, ends in enumerate(sets) if not ends), None)
+        if lost:  # at 0 there is no topic to start from
+            named = [search.name_of(entity) for entity in sets[lost - 1][:MOST_NAMED]]
+            more = f" and {len(sets[lost - 1]) - MOST_NAMED} more" if len(sets[lost - 1]) > MOST_NAMED else ""
+            yield f"no {plan[lost - 1]} of {', '.join(named)}{more} (plan {ARROW.join(plan)})"

@@ -22,15 +22,17 @@ from benchmarks.killed_evaluation import LEDGER, copy_base, evaluate, kill_and_r
 from benchmarks.places import RUN
 from flows.cli import app
 from flows.cli_output import MAX_ROWS, print_summary, summary_document
+from flows.one_question import missing_facts
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.config_systems import COMPARED
 from kgqa_core.errors import KgqaError
 from kgqa_core.lm.calls import Meter
 from kgqa_core.oracle.player import Player
 from kgqa_core.run import compare as worker
+from kgqa_core.run.ask import link_asked
 from kgqa_core.run.compare import Parts, read_asked
 from kgqa_core.run.ensure import ensure
-from kgqa_core.run.open import open_system
+from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.run.stages import systems as answers
 from kgqa_core.run.stages.systems import Chunk, answer_chunk
@@ -159,6 +161,17 @@ def test_a_trace_shows_prompt_by_prompt_what_happened(conf: Path) -> None:
         "supported": True,
         "path": "(Ambery 18, has_mayor, Dorin 18)",
     }
+
+
+def test_a_plan_that_leads_nowhere_says_which_fact_is_missing(compared: Pipeline) -> None:
+    search = search_graph(compared)
+    asked = link_asked("who is the mayor of Ambery 18?", (), search.entities)
+    mayor = ("has_mayor",)
+    assert not [*missing_facts(search, asked, [mayor])]
+    assert [*missing_facts(search, asked, [(*mayor, *mayor), mayor, ("lies_on",), ()])] == [
+        "no has_mayor of Dorin 18 (plan has_mayor → has_mayor)",
+        "no lies_on of Ambery 18 (plan lies_on)",
+    ]
 
 
 def test_any_two_of_its_systems_can_be_compared_again(conf: Path) -> None:
