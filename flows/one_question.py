@@ -112,7 +112,7 @@ def missing_facts(search: SearchGraph, asked: Question, plans: Sequence[LabelPat
     """
     for plan in plans:
         begun = [plan[: place + 1] for place in range(len(plan))]
-        (reached,) = execute_plans(search.graph, [asked.topics], [begun], reenter_topic=search.reenter_topic)
+        (reached,) = execute_plans(search.graph, [asked.topics], [begun], reenter_topic=True)  # back there is no gap
         sets = [list(asked.topics), *(ends.tolist() for ends in reached)]
         lost = next((place for place, ends in enumerate(sets) if not ends), None)
         if lost:  # at 0 there is no topic to start from
