@@ -189,7 +189,7 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
 def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iterator[tuple[int, str, Parsed | Fault]]:
     """Yield (line number, line, what it says) for each line of a question file that is not blank.
 
-    Raises InputError where the file is missing.
+    Raises InputError where the file is missing, packed, or in UTF-16.
     """
     try:
         file = path.open("rb")  # or a pipe
@@ -198,11 +198,11 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         raise
     with file:
         for number, raw in enumerate(file, 1):
-            if number == 1:
-                require_text(raw, path)
             bare = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw).removesuffix(b"\n").removesuffix(b"\r")
             line = bare.decode("utf-8", errors="replace")
             if line.encode() != bare:
+                if number == 1:
+                    require_text(raw, path)
                 yield number, line, Fault(NOT_UTF8)
             elif line.startswith("\ufeff"):
                 yield number, line, Fault(MARK_INSIDE)
