@@ -247,7 +247,8 @@ def test_a_parquet_file_without_rows_has_none(tmp_path: Path) -> None:
     columns = dict.fromkeys(TRIPLE_COLUMNS, pa.array([], pa.string()))
     pq.write_table(pa.table(columns), path := tmp_path / "part-00000.parquet")
     code = f"from tests.graph.test_formats import *; assert parse(Path({str(path)!r}), 'parquet') == ([], [])"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=here)
 
 
 def test_a_file_that_is_not_as_its_format_says_is_named(tmp_path: Path) -> None:
