@@ -216,7 +216,8 @@ def test_memory_does_not_grow_with_the_file(
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] - peaks[0] < 2800 * 320, peaks  # the ids and the figures
+    # The ids and the figures: 240 to 325 bytes of a question were measured, by how tables grow.
+    assert peaks[1] - peaks[0] < 2800 * 400, peaks
 
 
 def test_nothing_half_written_has_the_final_name(fake: FileAnswerer, lines: Lines, tmp_path: Path) -> None:
