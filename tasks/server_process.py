@@ -36,9 +36,11 @@ def main(bound_socket: int, owner: int) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
+    from tasks.collecting import collect_apart
+
     app = create_app(ephemeral=True, final=True)
     gc.freeze()
-    gc.enable()
+    collect_apart()
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="on", timeout_graceful_shutdown=STOP_SECONDS
     )

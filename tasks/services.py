@@ -150,7 +150,7 @@ def command_of(services: Services, name: str) -> tuple[list[str], dict[str, str]
         environment.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
         if not environment.keys() & {*DATABASES[:2]}:
             environment[DATABASES[0]] = f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}"
-        return [str(programs / "prefect"), "--no-prompt", "server", "start", *listens], environment
+        return [sys.executable, "-m", "tasks.collecting", "--no-prompt", "server", "start", *listens], environment
     if name == MLFLOW:
         environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # another process, for what nobody here asks for
         database = environment.pop("MLFLOW_TRACKING_URI", "")  # a database: it is the server's

@@ -210,16 +210,16 @@ class Endpoint:
             said["grammar"] = "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
             base[section.choices] = said[section.choices]
         base |= {"messages": messages(prompt)} if chat else {"prompt": plain_text(prompt)}
-        base |= {section.limit_field: decoding.max_new_tokens, "temperature": 0}
-        if decoding.stop:
-            base["stop"] = list(decoding.stop)
+        base[section.limit_field] = decoding.max_new_tokens
+        if section.sampling:
+            base |= {"temperature": 0} | ({"stop": list(decoding.stop)} if decoding.stop else {})
         if section.log_probs:
             base["logprobs"] = True if chat else 1
         got: list[Generation] = []
         size = 0
         while (left := decoding.num_returns - len(got)) > 0:
             body = dict(base)
-            if decoding.method == "sample":
+            if decoding.method == "sample" and section.sampling:
                 seed = later_seed(decoding.seed, len(got))
                 body |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": seed}
             if decoding.method == "beam":

@@ -188,7 +188,7 @@ class Server:
         if param.split(".")[0] in (*OUR_FIELDS, *self._section.extra):
             raise EndpointError(
                 f"{url} does not take the parameter {self._clean(param)}: {message}. Legal ways around: lm.log_probs: "
-                "false, lm.limit_field, lm.choices: none, lm.beams: false, or another lm.extra"
+                "false, lm.sampling: false, lm.limit_field, lm.choices: none, lm.beams: false, or another lm.extra"
             )
         return Reply("refused", content, message, status)
 

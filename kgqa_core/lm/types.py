@@ -312,6 +312,7 @@ class EndpointLmSection(ModelSection):
     choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
     beams: bool = False  # does the server search with beams (vLLM's use_beam_search)?
     log_probs: bool = True  # ask for them
+    sampling: bool = True  # say temperature, top_p, seed and stop; OpenAI's models that reason take none of these
     context: Annotated[int, Field(ge=0)] = 0  # tokens of prompt and answer; 0: as the server tells
     limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     extra: Annotated[dict[str, Any], AfterValidator(_additions)] = Field(default_factory=dict)
@@ -326,9 +327,9 @@ class EndpointLmSection(ModelSection):
 
     def recipe(self) -> dict[str, Any]:
         """Return what may change what it says; how it is reached does not, unless nothing else says who is asked."""
-        return self.model_dump(
-            mode="json", include=self.ANSWERS | ({"url"} if not self.model + self.identity else set())
-        )
+        unnamed = {"url"} if not self.model + self.identity else set()
+        unsaid = set() if self.sampling else {"sampling"}  # not of the others: their kept calls stay theirs
+        return self.model_dump(mode="json", include=self.ANSWERS | unnamed | unsaid)
 
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Connect to it."""

@@ -52,6 +52,18 @@ def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, ope
     assert greedy.body == {"model": "tiny", **asked}
 
 
+def test_a_model_that_reasons_is_told_neither_how_to_draw_nor_where_to_stop(server: Script, opened: Open) -> None:
+    """OpenAI's refuse these fields. Texts are cut at the stop all the same, and other endpoints' kept calls stay."""
+    model = opened(sampling=False, log_probs=False, limit_field="max_completion_tokens")
+    cut = Decoding(method="sample", num_returns=2, seed=5, stop=(" ->",))
+    texts = model.generate([Prompt("who?")], cut)[0]
+    assert {generation.text for generation in texts} == {"who?"}
+    turns = [{"role": "user", "content": "who?"}]
+    assert server.asked()[0].body == {"model": "tiny", "messages": turns, "max_completion_tokens": 256, "n": 2}
+    plain = EndpointLmSection(kind="endpoint", url="http://127.0.0.1:1/v1", model="tiny")
+    assert "sampling" not in plain.recipe() and not plain.model_copy(update={"sampling": False}).recipe()["sampling"]
+
+
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_samples_come_in_order_with_log_probabilities_and_tokens(opened: Open, api: str) -> None:
     texts = opened(api=api).generate([Prompt("x y")], sampled(3))[0]
@@ -286,7 +298,7 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Script,
     [
         ("quota", "exceeded your current quota"),
         ("no logprobs", "lm.log_probs: false"),
-        ("no seed", "does not take the parameter 'seed'"),
+        ("no seed", "does not take the parameter 'seed'.*lm.sampling: false"),
         ("no constraint", "does not take the parameter 'structured_outputs'.*lm.choices: none"),
         ("no limit", "lm.limit_field"),
         ("moved", "Set lm.url"),

@@ -15,6 +15,7 @@ import transformers
 from kgqa_core import schemas
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.instructions.types import Example
+from kgqa_core.lm.tune import TuneReport, tune_in_processes
 from kgqa_core.lm.tune_data import TuneJob
 from tasks import miniature_models
 
@@ -144,3 +145,25 @@ def make_adapter(base: Path, folder: Path, *, seed: int = 3, **options: Any) -> 
         config = peft.LoraConfig(r=3, init_lora_weights=False, task_type="CAUSAL_LM", **how)
         peft.get_peft_model(model, config).save_pretrained(folder)
     return folder
+
+
+Point = tuple[str, int, float]
+
+
+class Killed(Exception):
+    """What ends a training in the middle, as far as this process can be killed."""
+
+
+def told(job: TuneJob, *, until: int | None = None, processes: int = 1) -> tuple[TuneReport, list[Point]]:
+    """Tune, and return the report and the points told; stop as if killed after step ``until``."""
+    points: list[Point] = []
+
+    def progress(done: int, total: int) -> None:
+        if done == until:
+            raise Killed
+
+    return tune_in_processes(job, processes, lambda *point: points.append(point), progress), points
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}

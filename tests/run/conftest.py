@@ -1,4 +1,4 @@
-"""A run file with a small graph and questions of its own beside it."""
+"""Run files: one with a small graph and questions of its own beside it, one that plans and tunes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+
+from tests.run.specs import TUNED_RUN
 
 NUM_FILMS = 17
 RUN = """\
@@ -33,3 +35,10 @@ def films(tmp_path: Path) -> Path:
         (questions / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in asked), encoding="utf-8")
     (tmp_path / "films.yaml").write_text(RUN, encoding="utf-8")
     return tmp_path / "films.yaml"
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A run that plans and tunes, and compares nothing."""
+    (tmp_path / "tuned.yaml").write_text(TUNED_RUN, encoding="utf-8")
+    return tmp_path / "tuned.yaml"

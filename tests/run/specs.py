@@ -15,6 +15,25 @@ from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
 TRIED = ["true", "false", "7", "3", "2", "37", "0.25", "0.7", "[a.]", "null", "1GB", "de", "tcp://127.0.0.1:8786"]
 TRIED += ["a/b", "[1, 3, 2]", ";"]
 
+PLANNING = """\
+dataset: {name: tiny, source: embedded, seed: 0}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1}
+plans: {planners: [generator, dense]}
+lm: {kind: packaged}
+dense: {}
+"""
+RUN = PLANNING + "systems: {}\n"
+BARE = PLANNING.split("plans:", maxsplit=1)[0]  # no model, no plans
+TUNED_RUN = RUN.replace("systems: {}", "reasoner: {}")
+PLANS_ONLY = """\
+dataset: {name: given, source: plans, plan_files: {train: train.jsonl, dev: dev.jsonl}}
+plans: {planners: [dense], seeds: [0, 1]}
+dense: {}
+evaluation: {split: dev}
+"""
+TAUGHT = "instructions"
+
 
 def specs_of(path: Path, *overrides: str) -> dict[str, StageSpec]:
     return {spec.key: spec for spec in stage_specs(read_config(path, overrides))}
