@@ -120,7 +120,9 @@ class Keeper:
         _, environment = command_of(self.services, f"worker-{''.join(self.services.pools[:1])}")
         command = [sys.executable, "-m", "tasks.deployments", self.services.deployments, *self.services.pools]
         done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        self.services.log("deployments").write_text(done.stdout + done.stderr, encoding="utf-8")
+        log = self.services.log("deployments")
+        log.parent.mkdir(parents=True, exist_ok=True)  # where the servers are somebody else's, it is the first
+        log.write_text(done.stdout + done.stderr, encoding="utf-8")
         if done.returncode:
             said = (done.stderr or done.stdout).splitlines()[-LOG_LINES_SHOWN:]
             raise KgqaError("\n".join([*said, f"{self.services.deployments} cannot be deployed"]))

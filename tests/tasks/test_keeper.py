@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kgqa_core.errors import KgqaError
 from tasks import keeper
 from tasks.keeper import PENDING_SECONDS, TRIES, Keeper
 from tasks.poller import Poller
@@ -53,6 +54,14 @@ def test_a_jump_of_the_clock_takes_no_run_from_its_worker(tmp_path: Path, clock:
     clock.now += 1
     kept.end_lost_runs()
     assert kept.scheduled == ["flow_runs/r1/set_state"]
+
+
+def test_a_fresh_home_whose_servers_are_somebody_elses_says_why_nothing_could_be_deployed(tmp_path: Path) -> None:
+    """No service of ours had a log before."""
+    kept = StandIn(tmp_path)
+    with pytest.raises(KgqaError, match="x cannot be deployed"):
+        kept._deploy()
+    assert (tmp_path / "logs" / "deployments.log").read_text()
 
 
 def test_a_run_in_a_new_state_begins_to_wait_anew(tmp_path: Path, clock: SimpleNamespace) -> None:
