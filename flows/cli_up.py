@@ -132,7 +132,8 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
         )
     title = "Started" if fresh else "Runs already" if everything else "Not everything runs"
     print_table(title, ("service", "state", "process", "address", "log"), rows)
-    typer.echo(f"The servers listen on {services.host}. {'' if services.host in LOCAL else NOT_LOCAL}".rstrip())
+    if services.own:
+        typer.echo(f"Our servers listen on {services.host}. {'' if services.host in LOCAL else NOT_LOCAL}".rstrip())
     if fresh:
         typer.echo(
             "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL="

@@ -171,6 +171,7 @@ def test_no_password_of_an_address_is_printed_or_readable_by_others(
         print_services(planned, fresh=True, as_json=as_json)
     said = capsys.readouterr().out
     assert "https://***@prefect.example" in said and "secret" not in said
+    assert "listen on" not in said  # none is ours
 
 
 def test_an_ipv6_host_has_brackets_in_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
