@@ -135,11 +135,6 @@ class _Path(NamedTuple):
     scores: tuple[float, ...]  # of the entities after each step; none where entities are not scored
 
 
-def _worth(path: _Path) -> float:
-    """Return what tells paths of one text apart: their entities' scores, as their plan is one."""
-    return math.prod(path.scores)
-
-
 @dataclass(frozen=True, slots=True)
 class Eperm(System):
     """Plans from the question alone (Eq. 6); a call is left for them and one for the answer."""
@@ -312,10 +307,10 @@ class Eperm(System):
         for path in chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails))):
             if path is not None:
                 own, end = distinct.setdefault(path.shown.text, {}), end_of(path.steps)
-                own[end] = max(own.get(end, path), path, key=_worth)
+                own[end] = max(own.get(end, path), path, key=lambda one: math.prod(one.scores))
             if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
                 break  # none is better than another: those of every plan in turns
-        found = [max(own.values(), key=_worth) for own in distinct.values()]
+        found = [max(own.values(), key=lambda one: math.prod(one.scores)) for own in distinct.values()]
         scores = score_paths([path.weight for path in found], [path.scores for path in found])
         if self.settings.scores == "shuffled":
             scores = self._draw(question).sample(scores, len(scores))

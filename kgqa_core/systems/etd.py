@@ -152,9 +152,6 @@ EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), roles=lambd
 # ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
 
 
-WAYS = ("label", "name", "plan", "free", "abstained")  # of ``Choice.by``
-
-
 class EtdSection(Section):
     """Settings of EtD."""
 
@@ -259,7 +256,8 @@ class Etd(System):
         # A free answer is the model's own; what it names may still be a candidate that was not shown.
         others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if names else {}
         free = match_answers(names, others, self.search.whole)
-        counts |= {f"by_{way}": float(way == choice.by) for way in WAYS}  # their means are shares
+        ways = ("label", "name", "plan", "free", "abstained")
+        counts |= {f"by_{way}": float(way == choice.by) for way in ways}  # their means are shares
         counts |= {"num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
         return SystemAnswer(_ranked(question, explored, (*answers, *free.entities)), free.unmatched, counts)
 
