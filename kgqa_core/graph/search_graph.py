@@ -124,6 +124,11 @@ class SearchGraph:
     reenter_topic: bool  # may a step arrive at a topic?
 
     @property
+    def whole(self) -> SearchGraph:
+        """Return the view of the one graph, whatever subgraphs questions have: ids are of its entities."""
+        return self if self.subgraphs is None else replace(self, graph=self.entities, subgraphs=None)
+
+    @property
     def relation_names(self) -> list[str]:
         """Return the labels of the forward relations."""
         return self.graph.relation_names

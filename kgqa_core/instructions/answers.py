@@ -6,9 +6,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from kgqa_core.evaluation.metrics import normalise_name
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import escape, escape_all, unescape
 from kgqa_core.instructions.types import ParseFailure, failure
 
@@ -177,13 +178,17 @@ def _listed(line: str) -> list[str]:
 
 
 def match_answers(
-    answers: Answers | Iterable[str], candidates: Mapping[int, str], graph: KnowledgeGraph | None = None
+    answers: Answers | Iterable[str],
+    candidates: Mapping[int, str],
+    search: SearchGraph | None = None,
+    question_id: str = "",
 ) -> Matched:
-    """Return the entities that answers stand for: candidates of that name first, then the graph's.
+    """Return the entities that answers stand for: candidates of that name first, then those of what is searched.
 
     ``candidates`` (name by entity id) are what the prompt showed, or plans reached: all that are called exactly so,
-    else all whatever their case. Of the graph's entities with one name the smallest id is meant, a literal last. A
-    name's final stop counts where something is called so with it.
+    else all whatever their case. Of other entities with one name, or that alias, the smallest id is meant, a literal
+    last. A name's final stop counts where something is called so with it. Ids are of ``search.graph``: where each
+    question has its own subgraph, rows of that one.
     """
     exact: dict[str, list[int]] = {}  # "prince", a tag, is not "Prince", who directs
     folded: dict[str, list[int]] = {}
@@ -191,16 +196,19 @@ def match_answers(
         exact.setdefault(name, []).append(entity)
         folded.setdefault(normalise_name(name), []).append(entity)
 
+    @cache  # aliases are looked through
     def ids_of(name: str) -> list[int]:
         forms = dict.fromkeys((name, without_stop(name)))
         for form in forms:
             if ids := exact.get(form) or folded.get(normalise_name(form), []):
                 return ids
-        if graph is None:
+        if search is None:
             return []
-        known = (graph.ids_of_name(form) or graph.ids_of_folded_name(form) for form in forms)
-        named = sorted(next(filter(None, known), ()), key=lambda one: (graph.label_of(one).startswith('"'), one))
-        return named[:1]
+        known = (search.entities_named(question_id, form, any_case=case) for form in forms for case in (False, True))
+        named: list[int] = next((ids.tolist() for ids in known if len(ids)), [])
+        labels = map(search.entities.label_of, search.to_entities(named))
+        is_literal = dict(zip(named, (label.startswith('"') for label in labels), strict=True))
+        return sorted(named, key=lambda one: (is_literal[one], one))[:1]
 
     found: dict[int, None] = {}
     unmatched: list[str] = []

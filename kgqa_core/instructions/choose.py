@@ -40,7 +40,6 @@ class Candidate:
     name: str
     score: float  # its probability (EtD Eq. 3), over all candidates or renormalised over those shown
     evidence: tuple[str, ...] = ()  # triples as ``render.render_triples`` has them
-    tail: str = ""  # name of the tail of its last triple
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
     part: ClassVar[str] = "candidates"
     prompts: Prompts
     shown: Shown = field(default_factory=Shown)
-    only_candidates: bool = False  # constrain to one label with its name; the papers leave the model free
+    only_candidates: bool = False  # constrain to one label with its name (unlabelled: a name); papers leave it free
 
     @property
     def file(self) -> str:
@@ -104,7 +103,8 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
 
     def constraint(self, case: ChooseCase) -> Constraint | None:
         """Return the candidates, where the model is held to them."""
-        lines = [_line(case, index) for index in range(len(case.candidates))]
+        is_labelled = self.file == self.name
+        lines = [_line(case, at) if is_labelled else escape(one.name) for at, one in enumerate(case.candidates)]
         return Choices(lines) if self.only_candidates and lines else None
 
 
@@ -182,8 +182,9 @@ def _by_name(text: str, case: ChooseCase) -> Choice | None:
     """
     names = [candidate.name for candidate in case.candidates]
     answers = parse_answers(text, names)
-    given = {normalise_name(name) for name in answers.names} if isinstance(answers, Answers) else set()
+    given = list(map(normalise_name, answers.names)) if isinstance(answers, Answers) else []
     chosen = [index for index, name in enumerate(names) if normalise_name(name) in given]
+    chosen.sort(key=lambda index: given.index(normalise_name(names[index])))  # as they are answered, not as shown
     if not chosen and (named := find_names(text, names)):
         asked = find_names(case.question, names)
         chosen = [names.index(next((name for name in named if name not in asked), named[0]))]

@@ -38,7 +38,7 @@ class Evidence:
     steps: tuple[ReasoningPath, ...]  # parallel to paths
     ends: tuple[int, ...]  # entity ids, distinct, in the order of the paths
     num_left_out: int  # plans that have more paths than are listed; of EPERM entities that nobody was asked about
-    alike: tuple[ReasoningPath, ...] = ()  # to other ends of the same name: each reads as one of ``paths`` does
+    alike: tuple[ReasoningPath, ...] = ()  # by or to other entities of the same names: each reads as one of ``paths``
 
 
 def gather_evidence(
@@ -53,18 +53,19 @@ def gather_evidence(
     known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]
     walks = [reasoning_paths(graph, topics, relations, reenter_topic=reenter) for relations, _ in known]
     listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}
-    first: dict[int, ReasoningPath] = {}  # to each end
+    ends: dict[int, None] = {}
     alike: list[ReasoningPath] = []
     counts = [0] * len(walks)
     cut = 0
     for turn in zip_longest(*walks):
         for plan, path in enumerate(turn):
             if path is not None and len(listed) < max_paths:
-                shown, is_new = show_path(search, path), first.setdefault(end_of(path), path) is path
+                shown = show_path(search, path)
+                ends[end_of(path)] = None
                 if shown.text not in listed:
                     counts[plan] += 1
                     listed[shown.text] = path, plan, shown
-                elif is_new:
+                else:
                     alike.append(path)
         if len(listed) >= max_paths:
             cut = sum(next(walk, None) is not None for walk in walks)
@@ -74,7 +75,7 @@ def gather_evidence(
     return Evidence(
         tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values()),
         tuple(path for path, _, _ in listed.values()),
-        tuple(first),
+        tuple(ends),
         cut,
         tuple(alike),
     )

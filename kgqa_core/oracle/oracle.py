@@ -89,6 +89,10 @@ class Oracle:
             return Options(tuple(golds)), list(range(len(golds)))
         options = options_of(call)
         right = right_options(call, options, known) if known else []
+        if known and not right and getattr(call.case, "stations", False):  # then what lies between may be meant
+            between = Options(tuple(dict.fromkeys(name for path in call.case.paths for name in path.stations)))
+            if right := right_options(call, between, known):
+                options = between
         wrong, chance = sorted(set(range(len(options.names))).difference(right)), asked.chance
         if not asked.is_wrong:
             return options, right

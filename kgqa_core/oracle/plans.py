@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.follow import follow_layers, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.hard_negatives import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion
-from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.oracle.player import seed_of
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
@@ -79,23 +78,26 @@ class FixedPlans:
 
 @dataclass(frozen=True, slots=True)
 class FixedCandidates:
-    """Proposes an end of each plan, all as probable, where there are no subgraphs. Implements ``CandidateSource``."""
+    """Proposes an end of each plan, all as probable. Implements ``CandidateSource``."""
 
     search: SearchGraph
     plans: PlansOf
 
     def answer(self, questions: Sequence[Question]) -> list[Prediction]:
         """Return a prediction per question, in order: the first end of each plan that no plan before it has."""
+        graph, reenter, rows = self.search.graph, self.search.reenter_topic, self.search.subgraphs
         predictions = []
-        for question in questions:
+        for question in self.search.place(questions):
             paths: dict[int, ReasoningPath] = {}
-            for plan in self.plans.get(question.id, ()):
-                found = gather_evidence(self.search, question.topics, [(plan, 1.0)], max_paths=len(paths) + 1)
-                fresh = [path for path in found.steps if end_of(path) not in paths]
-                paths |= {end_of(path): path for path in fresh[:1]}
-            ends, ways, covered = tuple(paths), tuple(paths.values()), not set(question.answers).isdisjoint(paths)
-            scores = tuple(1 / len(ends) for _ in ends)
-            predictions.append(Prediction(question.id, ends, scores, (), ways, covered, abstained=not ends))
+            for relations in filter(None, (to_relations(graph, plan) for plan in self.plans.get(question.id, ()))):
+                layers = follow_layers(graph, question.topics, relations, reenter_topic=reenter)
+                fresh = [end for end in layers[-1].tolist() if end not in paths][:1]
+                ways = reasoning_paths(graph, (), relations, ends=fresh, layers=layers)
+                paths |= dict(zip(fresh, ways, strict=False))
+            covered, scores = not set(question.answers).isdisjoint(paths), (1 / max(1, len(paths)),) * len(paths)
+            shown = (tuple(paths), scores, (), tuple(paths.values()))
+            found = Prediction(question.id, *shown, covered, abstained=not paths)
+            predictions.append(rows.to_entities(found) if rows else found)
         return predictions
 
 

@@ -25,7 +25,7 @@ from kgqa_core.lm.constraints import finite_texts
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 from kgqa_core.types import LabelPath
 
-VERSION = 1  # of what players say: part of their names, which key the call cache
+VERSION = 2  # of what players say: part of their names, which key the call cache
 CONTEXT = 32_768  # tokens
 CHARACTERS_PER_TOKEN = 4  # tokens of a player are an estimate
 NO_TEXT = -100.0  # log-probability of the empty texts that fill up a beam
@@ -151,8 +151,8 @@ def options_of(call: Call) -> Options:
             return Options(tuple(dict.fromkeys(path.end for path in case.paths)))
         case "choose":  # where names are not shown: what the evidence ends at
             shown = call.instruction.shown
-            names = (one.name if shown.names else one.tail if shown.evidence else "" for one in case.candidates)
-            return Options(tuple(names))
+            is_read = [shown.names or (shown.evidence and one.evidence) for one in case.candidates]
+            return Options(tuple(one.name if so else "" for one, so in zip(case.candidates, is_read, strict=True)))
         case "enough_information":
             return Options((YES, NO))
         case "map_relations" | "map_entities":
@@ -194,9 +194,10 @@ def say_picks(call: Call, options: Options, picks: Sequence[int], others: Sequen
 
 
 def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:
-    """Return the texts that may be weighed for one option: its line, its name, its label."""
+    """Return the texts that may be weighed for one option: its line, how that begins, its name, its label."""
     name = options.names[pick]
-    return {say_picks(call, options, [pick]), name, escape(name), _label(call, pick)} - {""}
+    begins = call.instruction.lines(call.case)[pick] if call.name == "score_relations" else ""
+    return {say_picks(call, options, [pick]), begins, name, escape(name), _label(call, pick)} - {""}
 
 
 def _label(call: Call, pick: int) -> str:

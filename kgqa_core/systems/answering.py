@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any, Literal
 
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow import NOTHING, end_of, reasoning_paths
+from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
-from kgqa_core.instructions.answers import Answers, Explained, match_answers, without_stop
+from kgqa_core.instructions.answers import Answers, Explained, match_answers
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion, weigh_plans
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
@@ -85,7 +85,7 @@ def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence
     for path in paths:
         evidence.setdefault(end_of(path), path)
     taken = tuple(dict.fromkeys(answers))
-    reached = (*taken, *(end for end in sorted(evidence) if end not in taken))
+    reached = (*taken, *sorted(evidence.keys() - set(taken)))
     candidates = reached if taken else ()
     return SystemAnswer(
         Prediction(
@@ -101,25 +101,37 @@ def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence
     )
 
 
+def meant_by_verdict(question: Question, said: Said, ends: Iterable[int]) -> list[int] | None:
+    """Return what a yes or no to a true/false question means: the claim, or all else of ``ends``; None: no verdict."""
+    if question.claim is None or not isinstance(said, Answers) or len(said.names) != 1:
+        return None
+    verdict = VERDICTS.get(said.names[0].strip(" .!").casefold())
+    others = [end for end in dict.fromkeys(ends) if end != question.claim]
+    return None if verdict is None else [question.claim] if verdict else others
+
+
 def answer_by_name(
     search: SearchGraph, question: Question, said: Said, paths: Sequence[ReasoningPath], *, on_rows: bool = False
 ) -> SystemAnswer:
-    """Return what a model's names mean: ends of the paths that it was shown first, then entities of that name.
+    """Return what a model's names mean: ends of the paths that it was shown first, then entities that are searched.
 
     A text that could not be read is an abstention. ``on_rows``: as of the system.
     """
     answers = said.answers if isinstance(said, Explained) else said
     if isinstance(answers, ParseFailure) or answers.abstained:
         return answer_with(question, (), paths)
-    name_of = search.name_of if on_rows else search.entities.name_of
-    shown = {end: name_of(end) for end in map(end_of, paths)}
-    # A graph of rows knows no names: there only what was shown can be meant.
-    matched = match_answers(answers, shown, None if on_rows and search.subgraphs else search.entities)
+    meant = meant_by_verdict(question, answers, map(end_of, paths)) if question.claim is not None else None
+    if meant is not None:
+        found = answer_with(question, meant, paths)
+        return replace(found, prediction=replace(found.prediction, verdict=question.claim in meant, abstained=False))
+    view = search if on_rows else search.whole
+    shown = {end: view.name_of(end) for end in map(end_of, paths)}
+    matched = match_answers(answers, shown, view, question.id)
     found = answer_with(question, matched.entities, paths)
     return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": len(matched.unsupported)})
 
 
-# ------ What a model said after a search of its own: on the paths that it was shown, or out of its head.
+# ------ What a model said after a search of its own, on the paths that it was shown.
 
 
 def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence[ReasoningPath]) -> Ask[Answers]:
@@ -165,10 +177,7 @@ def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[R
 def answer_on_paths(
     search: SearchGraph, question: Question, said: Said, paths: Sequence[ReasoningPath]
 ) -> SystemAnswer:
-    """Return what was answered on ``paths``, for a system that walks itself.
-
-    A verdict on a true/false question means the claim, or all else that the paths end at.
-    """
+    """Return what was answered on ``paths``, for a system that walks itself."""
     if question.claim is not None:  # a path that starts at the claim supports it as well as one that ends there
         turned = [
             tuple(replace(step, reverse=not step.reverse) for step in reversed(path))
@@ -176,37 +185,5 @@ def answer_on_paths(
             if path and ends_of(path[0])[0] == question.claim
         ]
         paths = [*paths, *turned]
-    verdict = _read_verdict(question, said)
-    if verdict is None:
-        return answer_by_name(search, question, said, with_stations(search, paths), on_rows=True)
-    ends = dict.fromkeys(map(end_of, paths))
-    return _decided(question, verdict, [end for end in ends if (end == question.claim) == verdict], paths)
-
-
-def answer_alone(search: SearchGraph, question: Question, said: Said) -> SystemAnswer:
-    """Return what was answered without any path, for a system that walks itself."""
-    said = said.answers if isinstance(said, Explained) else said
-    verdict = _read_verdict(question, said)
-    if verdict is not None:
-        return _decided(question, verdict, [question.claim] if verdict and question.claim is not None else [], ())
-    if search.subgraphs is None or isinstance(said, ParseFailure) or said.abstained:
-        return answer_by_name(search, question, said, ())
-    found, unmatched = dict[int, None](), []
-    for name in said.names:
-        forms = ((form, any_case) for form in (name, without_stop(name)) for any_case in (False, True))
-        named = (search.entities_named(question.id, form, any_case=any_case) for form, any_case in forms)
-        rows = next((rows for rows in named if len(rows)), NOTHING)
-        found.update(dict.fromkeys(rows[:1].tolist()))
-        unmatched += [] if len(rows) else [name]
-    return replace(answer_with(question, tuple(found)), unmatched=tuple(unmatched))
-
-
-def _read_verdict(question: Question, said: Said) -> bool | None:
-    if question.claim is None or not isinstance(said, Answers) or len(said.names) != 1:
-        return None
-    return VERDICTS.get(said.names[0].strip(" .!").casefold())
-
-
-def _decided(question: Question, verdict: bool, answers: Sequence[int], paths: Sequence[ReasoningPath]) -> SystemAnswer:
-    found = answer_with(question, answers, paths)
-    return replace(found, prediction=replace(found.prediction, verdict=verdict, abstained=False))
+    is_named = meant_by_verdict(question, said, ()) is None
+    return answer_by_name(search, question, said, with_stations(search, paths) if is_named else paths, on_rows=True)

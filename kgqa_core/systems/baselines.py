@@ -25,7 +25,6 @@ from kgqa_core.instructions.scores import (
 from kgqa_core.lm.types import Decoding
 from kgqa_core.systems.answering import (
     Relations,
-    answer_alone,
     answer_by_name,
     answer_on_paths,
     ask_reason,
@@ -109,7 +108,7 @@ class Tog(System):
             answer = answer_on_paths(self.search, question, reply.result, paths)
         else:
             (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ReasonCase(question.text))]
-            answer = answer_alone(self.search, question, reply.result)
+            answer = answer_by_name(self.search, question, reply.result, (), on_rows=True)
         counts = {"num_steps": num_steps, "num_paths": len(paths), "num_refused_calls": calls.refused}
         return replace(answer, counts={**answer.counts, **counts})
 

@@ -156,7 +156,7 @@ class Eperm(System):
         calls, plans = CallsLeft(self.max_calls), prepared or []
         planners = calls.fit([self.plans] if prepared is None else [])  # a call is kept for planning
         part = Part(self.search.graph, None)
-        if self.settings.retriever:
+        if self.settings.retriever and (planners or plans):  # without a plan nobody would walk it
             part = yield from self._retrieve(question, calls)
         for planner in planners:
             plans = yield from planner.ask(question, self.settings.num_plans)
@@ -303,16 +303,14 @@ class Eperm(System):
 
     def _gather(self, question: Question, trails: Sequence[_Trail], part: Part) -> Evidence:
         """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
-        distinct: dict[str, _Path] = {}
-        alike: dict[str, dict[int, ReasoningPath]] = {}  # text -> a path to each other end of that name
+        distinct: dict[str, dict[int, _Path]] = {}  # text -> the best path to each end of that name
         for path in chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails))):
             if path is not None:
-                first = distinct.setdefault(path.shown.text, path)
-                if (end := end_of(path.steps)) != end_of(first.steps):
-                    alike.setdefault(path.shown.text, {}).setdefault(end, path.steps)
+                own, end = distinct.setdefault(path.shown.text, {}), end_of(path.steps)
+                own[end] = max(own.get(end, path), path, key=lambda one: math.prod(one.scores))
             if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
                 break  # none is better than another: those of every plan in turns
-        found = list(distinct.values())
+        found = [max(own.values(), key=lambda one: math.prod(one.scores)) for own in distinct.values()]
         scores = score_paths([path.weight for path in found], [path.scores for path in found])
         if self.settings.scores == "shuffled":
             scores = self._draw(question).sample(scores, len(scores))
@@ -321,16 +319,16 @@ class Eperm(System):
         order = sorted(range(len(found)), key=lambda place: -scores[place])[: self.settings.max_paths]
         kept = [place for place in order if scores[place] >= self.settings.least_share * max(scores)]
         total, totals = math.fsum(scores[place] for place in kept), dict[int, float]()
-        others = [alike.get(found[place].shown.text, {}) for place in kept]
-        for place, more in zip(kept, others, strict=True):
-            for end in (end_of(found[place].steps), *more):
+        alike = [distinct[found[place].shown.text] for place in kept]
+        for place, own in zip(kept, alike, strict=True):
+            for end in own:
                 totals[end] = totals.get(end, 0.0) + scores[place]
         return Evidence(
             paths=tuple(replace(found[place].shown, score=scores[place] / total) for place in kept),
             steps=tuple(found[place].steps for place in kept),
             ends=tuple(sorted(totals, key=lambda end: -totals[end])),
             num_left_out=0,
-            alike=tuple(steps for more in others for steps in more.values()),
+            alike=tuple(path.steps for own in alike for path in own.values()),
         )
 
     def _paths(self, trail: _Trail, part: Part) -> Iterator[_Path]:

@@ -21,11 +21,12 @@ from kgqa_core.evaluation.compare import NOBODY
 from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
-from kgqa_core.instructions.answers import match_answers
+from kgqa_core.instructions.answers import Answers, match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
 from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.systems.answering import meant_by_verdict
 from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
@@ -235,7 +236,6 @@ class Etd(System):
                 names.name_of(entity),
                 score / whole if whole else 0.0,
                 tuple(render_triples(names, (step,)) for step in path),
-                names.name_of(path[-1].tail) if path else "",
             )
             for entity, score, path in zip(explored.candidates[:count], scores, paths, strict=False)
         )
@@ -250,10 +250,15 @@ class Etd(System):
         if isinstance(choice, ParseFailure):
             return SystemAnswer(_ranked(question, explored, ()), (), counts)
         answers = [explored.candidates[index] for index in choice.chosen]
+        meant, names = meant_by_verdict(question, Answers(choice.free), explored.candidates[:count]), choice.free
+        if meant is not None:
+            answers, names = meant, ()
         # A free answer is the model's own; what it names may still be a candidate that was not shown.
-        others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if choice.free else {}
-        free = match_answers(choice.free, others, self.search.entities)
-        counts |= {f"by_{choice.by}": 1, "num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
+        others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if names else {}
+        free = match_answers(names, others, self.search.whole)
+        ways = ("label", "name", "plan", "free", "abstained")
+        counts |= {f"by_{way}": float(way == choice.by) for way in ways}  # their means are shares
+        counts |= {"num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
         return SystemAnswer(_ranked(question, explored, (*answers, *free.entities)), free.unmatched, counts)
 
 

@@ -24,7 +24,7 @@ from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruc
 from kgqa_core.instructions.render import Prompts, say_where
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction, Options
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, list_paths
+from kgqa_core.systems.answering import answer_by_name, answer_on_paths, ask_reason, list_paths
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
 from kgqa_core.types import Question, RelationPath
 
@@ -78,7 +78,7 @@ class Fiske(System):
             answer = answer_on_paths(self.search, question, reply.result, paths)
         else:
             (reply,) = yield [Ask(DirectInstruction(self.prompts), ReasonCase(text))]
-            answer = answer_alone(self.search, question, reply.result)
+            answer = answer_by_name(self.search, question, reply.result, (), on_rows=True)
         counts = {"num_clues": len(clues.texts), "num_starts": len(clues.starts), "num_rounds": exploration.num_rounds}
         counts |= {"num_paths": len(paths), "num_complete": len(exploration.complete)}
         return replace(answer, counts={**answer.counts, **counts, "num_refused_calls": calls.refused})

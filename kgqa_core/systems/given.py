@@ -7,7 +7,7 @@ are the file's, in its order. Rows beside may copy their ends, or repeat what th
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -109,9 +109,8 @@ def _files(config: Any, settings: GivenSection) -> dict[str, Path]:
 
 
 def _open_given(parts: Any) -> Given:
-    files, whole = _files(parts.pipeline.config, parts.settings), parts.search.entities
-    search = replace(parts.search, graph=whole, subgraphs=None)
-    return Given(search, parts.prompts, read_given(list(files.values())), parts.settings, parts.seed)
+    lines = read_given(list(_files(parts.pipeline.config, parts.settings).values()))
+    return Given(parts.search.whole, parts.prompts, lines, parts.settings, parts.seed)
 
 
 GIVEN = SystemType(

@@ -28,7 +28,7 @@ class KapingSection(Section):
 
     num_triples: Annotated[int, Field(ge=1)] = 10  # K, as published
     hops: Annotated[int, Field(ge=1)] = 1  # as published; 2 where answers lie behind nameless nodes (Freebase)
-    max_ranked: Annotated[int, Field(ge=1)] = 1000  # ours: triples encoded per question, nearest first; hubs have more
+    max_ranked: Annotated[int, Field(ge=1)] = 1000  # ours: triples encoded per question, nearest first, hubs in turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,13 @@ class Kaping(System):
         frontier = seen = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
         for _ in range(self.settings.hops):
             owner, relations, ends = graph.edges_of(frontier)
-            for place, (start, relation, end) in enumerate(zip(frontier[owner], relations, ends, strict=True)):
+            turn = np.arange(len(owner)) - np.searchsorted(owner, owner)  # so that no hub crowds out the others
+            edges = np.stack((frontier[owner], relations, ends))[:, np.argsort(turn, kind="stable")]
+            for place, (start, relation, end) in enumerate(zip(*edges, strict=True)):
                 if len(found) == self.settings.max_ranked:
                     num_left_out += len(ends) - place
                     break
-                step = self.search.graph.step(int(start), int(relation), int(end))
+                step = graph.step(int(start), int(relation), int(end))
                 found.setdefault((step.head, step.relation, step.tail), step)
             frontier = np.setdiff1d(ends, seen)
             seen = np.union1d(seen, frontier)

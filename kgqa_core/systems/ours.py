@@ -135,11 +135,12 @@ def fuse(
     if fusion.equal and chosen.plans:
         share |= dict.fromkeys(taken, 1.0)
     order = sorted(chosen.entities, key=lambda entity: (-share.get(entity, 0.0), entity))
+    top = share.get(order[0]) or 1.0  # of its own: what the explorer thinks little of would tie, all of it
     rest = [entity for entity in explored.candidates if entity not in taken]
     prediction = Prediction(
         question.id,
         (*order, *rest),
-        (*((2 + share.get(entity, 0.0)) / 3 for entity in order), *(share[entity] / 3 for entity in rest)),
+        (*((2 + share.get(entity, 0.0) / top) / 3 for entity in order), *(share[entity] / 3 for entity in rest)),
         chosen.entities,
         covered=explored.covered or not set(question.answers).isdisjoint((*order, *rest)),
         verdict=question.claim in taken if question.claim is not None else None,

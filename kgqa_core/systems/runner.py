@@ -66,11 +66,12 @@ class Bench:
 
 def keep_back(answered: Answered, least: float) -> Answered:
     """Return a question without an answer that is less certain: an abstention, counted as ``num_kept_back``."""
-    if answered.confidence is None or answered.confidence >= least:
-        return answered
-    answer, id = answered.answer, answered.question.id
-    silent = Prediction(id, (), (), (), covered=answer.prediction.covered, abstained=True)
-    kept = SystemAnswer(silent, (), {**answer.counts, "num_kept_back": 1.0}, plans=answer.plans)
+    answer, is_sure = answered.answer, answered.confidence is None or answered.confidence >= least
+    counts = {**answer.counts, "num_kept_back": float(not is_sure)}
+    if is_sure:
+        return replace(answered, answer=replace(answer, counts=counts))
+    silent = Prediction(answered.question.id, (), (), (), covered=answer.prediction.covered, abstained=True)
+    kept = SystemAnswer(silent, (), counts, plans=answer.plans)
     return replace(answered, answer=kept, status="abstained", faithful=(), confidence=None)
 
 

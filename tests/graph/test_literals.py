@@ -11,6 +11,7 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.questions.link import ids_of
 from tests.loading import build_rdf
@@ -101,4 +102,5 @@ def test_a_topic_is_what_is_called_so_before_it_is_a_literal(tmp_path: Path) -> 
     graph = graph_of("nt", tmp_path, f'{london} <{LABEL}> "London"@en .\n{london} <{name}> "London" .\n')
     (city,), (text,) = ids_of("London", graph, topic=True), ids_of("London", graph)
     assert (graph.label_of(city), graph.label_of(text)) == ("http://x.org/London", '"London"')
-    assert match_answers(["London"], {}, graph).entities == (city,)  # nor does a model mean the text
+    search = SearchGraph(graph, graph, None, 1, False)
+    assert match_answers(["London"], {}, search).entities == (city,)  # nor does a model mean the text

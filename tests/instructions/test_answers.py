@@ -177,8 +177,8 @@ def test_names_are_matched_to_candidates_before_anything_else() -> None:
 def test_a_final_stop_counts_only_where_something_is_called_so(world: Any) -> None:
     assert match_answers(["J. R.", "Dr", "cher."], {1: "J. R.", 2: "J. R", 3: "Dr.", 4: "Cher"}).entities == (1, 4)
     snake = world.id_of("Snake")
-    assert match_answers(["Snake.", "Atlantis."], {}, world.search.graph).entities == (snake,)
-    assert match_answers(["Snake.", "Atlantis."], {}, world.search.graph).unmatched == ("Atlantis.",)
+    assert match_answers(["Snake.", "Atlantis."], {}, world.search).entities == (snake,)
+    assert match_answers(["Snake.", "Atlantis."], {}, world.search).unmatched == ("Atlantis.",)
 
 
 def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:
@@ -189,5 +189,5 @@ def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:
 
 def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> None:
     dawn, snake = world.id_of("Dawn"), world.id_of("Snake")
-    matched = match_answers(["dawn", "SNAKE", "nobody"], {dawn: "Dawn"}, world.search.graph)
+    matched = match_answers(["dawn", "SNAKE", "nobody"], {dawn: "Dawn"}, world.search)
     assert (matched.entities, matched.unsupported, matched.unmatched) == ((dawn, snake), (snake,), ("nobody",))

@@ -83,6 +83,7 @@ def test_every_right_candidate_is_taught() -> None:
         ("A. 1998", Choice((0,), "label", conflict=True)),
         ("1998", Choice((1,), "name")),
         ("- 1998\n- Ida Moon", Choice((1, 2), "name")),
+        ("- Ida Moon\n- 1998", Choice((2, 1), "name")),  # first the one that is answered first
         ("It was surely made by ida moon in her youth.", Choice((2,), "name")),
         ("A film by someone else", Choice((), "free", ("A film by someone else",))),
         ("Z. Something", Choice((), "free", ("Z. Something",))),
@@ -147,6 +148,10 @@ def test_held_to_the_candidates_a_model_writes_one_line() -> None:
     assert constraint is not None
     assert list(constraint.next_pieces(())) == ["A. 1989", "B. 1998", "C. Ida Moon"]
     assert CHOOSE.constraint(CASE) is None
+    for shown in (Shown(labels=False), Shown(names=False)):  # no letter is shown, so none is written
+        constraint = ChooseInstruction(CHOOSE.prompts, shown, only_candidates=True).constraint(CASE)
+        assert constraint is not None
+        assert [constraint.may_end((text,)) for text in ("1989", "A. 1989", "Ida Moon")] == [True, False, True]
 
 
 def test_labels_go_on_after_z() -> None:

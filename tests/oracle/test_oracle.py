@@ -149,6 +149,11 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
         assert say(reason.ReasonCase, "years", form=instruction).abstained
     way = paths(forty, "Salt Road", ("directed_by", "born_in", "located_in"))
     assert say(reason.ReasonCase, "born", paths=way).abstained  # a gold on the way is no answer
+    there_and_back = paths(forty, "Salt Road", ("directed_by", "^directed_by"))
+    assert say(reason.ReasonCase, "directed", paths=there_and_back).abstained
+    assert say(reason.ReasonCase, "directed", paths=there_and_back, stations=True).names == (
+        "Ida Moon",
+    )  # unless it may
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"), ("starred", "born_in"))
     found = say(reason.ReasonCase, "born", paths=shown, form=reason.ExplainInstruction(PROMPTS))
     assert isinstance(found, Explained) and found.explanation and found.answers.names == ("Port Amber",)
@@ -160,16 +165,26 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
 )
 def test_it_chooses_the_golds_among_the_candidates(say: Say, shown: choose.Shown) -> None:
     candidates = (
-        choose.Candidate("Westerby", 0.6, ("(Mara Quill, born_in, Westerby)",), "Westerby"),
-        choose.Candidate("Port Amber", 0.4, ("(Ida Moon, born_in, Port Amber)",), "Port Amber"),
+        choose.Candidate("Westerby", 0.6, ("(Mara Quill, born_in, Westerby)",)),
+        choose.Candidate("Port Amber", 0.4, ("(Ida Moon, born_in, Port Amber)",)),
     )
     instruction = choose.ChooseInstruction(PROMPTS, shown)
     assert say(choose.ChooseCase, "born", candidates=candidates, form=instruction).chosen == (1,)
     assert say(choose.ChooseCase, "born", candidates=candidates[:1], form=instruction).by == "abstained"
 
 
-def test_held_to_the_candidates_it_chooses_one(say: Say) -> None:
-    instruction = choose.ChooseInstruction(PROMPTS, only_candidates=True)
+def test_where_names_are_not_shown_it_chooses_what_the_evidence_ends_at_walked_either_way(say: Say) -> None:
+    """The last triple is walked backward: its head is the candidate. Without evidence there is nothing to go by."""
+    instruction = choose.ChooseInstruction(PROMPTS, choose.Shown(names=False))
+    film = choose.Candidate("Salt Road", 0.6, ("(Salt Road, starred, Mara Quill)",))
+    bare = choose.Candidate("Salt Road", 0.6)
+    assert say(choose.ChooseCase, "starred", candidates=(film,), form=instruction).chosen == (0,)
+    assert say(choose.ChooseCase, "starred", candidates=(bare,), form=instruction).by == "abstained"
+
+
+@pytest.mark.parametrize("shown", [choose.Shown(), choose.Shown(labels=False)])
+def test_held_to_the_candidates_it_chooses_one(say: Say, shown: choose.Shown) -> None:
+    instruction = choose.ChooseInstruction(PROMPTS, shown, only_candidates=True)
     candidates = tuple(choose.Candidate(name, 0.2) for name in ("1995", "1992", "1989"))
     assert say(choose.ChooseCase, "years", candidates=candidates, form=instruction).chosen == (1,)
     assert say(choose.ChooseCase, "years", candidates=candidates[:1], form=instruction).chosen == (0,)
@@ -283,8 +298,9 @@ def test_options_that_are_right_weigh_most(oracle: Open, forty: Forty) -> None:
     plan = PlanInstruction(PROMPTS).render(PlanCase(text))
     plans = [render_plan(one) for one in (("starred", "born_in"), ("directed_by", "born_in"), ("year",))]
     assert likeliest(plan, *plans) == [0.05, 0.9, 0.05]
-    relations = scores.ScoreRelationsInstruction(PROMPTS).render(scores.RelationsCase(text, ("starred", "directed_by")))
-    assert likeliest(relations, "starred", "directed_by") == [0.1, 0.9]
+    asked, case = scores.ScoreRelationsInstruction(PROMPTS), scores.RelationsCase(text, ("starred", "directed_by"))
+    for options in (case.relations, asked.lines(case)):  # a relation alone, and as systems weigh it
+        assert likeliest(asked.render(case), *options) == [0.1, 0.9]
     wrong = likeliest(chosen, "A. Westerby", "B. Port Amber", error=1.0)
     assert wrong in ([0.9, 0.1], [0.5, 0.5])  # it weighs another, or none of them
 

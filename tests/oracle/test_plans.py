@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
-from kgqa_core.graph.search_graph import is_evidence
+from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.hard_negatives import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives, random_plan
 from kgqa_core.systems.answering import PlanSource
-from kgqa_core.types import Prediction
+from kgqa_core.types import Prediction, Question
 from tests.forty_triples import Forty
 
 
@@ -156,6 +156,17 @@ def test_an_end_that_a_plan_before_it_has_is_passed_over(forty: Forty) -> None:
     found = candidates(forty, "born", "directed_by born_in", "starred born_in", "directed_by born_in")
     assert forty.labels(found.candidates) == ["Port Amber", "Westerby"]
     assert found.scores == (0.5, 0.5)
+
+
+def test_where_questions_have_subgraphs_candidates_are_entities_all_the_same(
+    rows: tuple[SearchGraph, list[Question]],
+) -> None:
+    search, questions = rows
+    pool: dict[str, Sequence[tuple[str, ...]]] = {"q1": [("sibling", "sibling")], "q2": [("likes",)]}
+    asked = [one for one in questions if one.id in pool]
+    for found, name in zip(FixedCandidates(search, pool).answer(asked), ("Bob", "m.rock"), strict=True):
+        assert (list(map(search.entities.name_of, found.candidates)), found.covered) == ([name], True)
+        assert is_evidence(search.entities, found.paths[0], found.candidates[0])
 
 
 def test_plans_that_lead_nowhere_give_nothing_and_those_elsewhere_cover_no_gold(forty: Forty) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.answers import Answers
+from kgqa_core.systems.answering import answer_by_name
 from kgqa_core.systems.baselines import Direct, Tog, TogSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
@@ -70,7 +72,10 @@ def test_what_is_no_name_is_no_answer(
 
 
 @both
-@pytest.mark.parametrize(("said", "verdict"), [("Ida Moon", True), ("Oto Brandt", False), ("I do not know", None)])
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [("Ida Moon", True), ("Oto Brandt", False), ("I do not know", None), ("yes", True), ("No.", False)],
+)
 def test_a_claim_is_judged_by_the_answers(forty: Forty, name: str, said: str, verdict: bool | None) -> None:
     assert ask_alone(forty, name, said, "right").answer.prediction.verdict is verdict
 
@@ -276,4 +281,15 @@ def test_each_question_walks_its_own_rows(rows: RowWorld) -> None:
     assert first.faithful == (True,)
     assert second.answer.prediction.answers == graph.ids_of_name("m.rock")
     assert second.answer.unmatched == ("m.s1",)
+    assert second.answer.counts["num_unsupported"] == 1
     assert third.status == "skipped"
+
+
+def test_several_names_on_a_line_are_several_answers_whatever_is_searched(forty: Forty, rows: RowWorld) -> None:
+    walk, questions = rows
+    (asked,) = walk.place([one for one in questions if one.id == "q2"])
+    found = answer_by_name(walk, asked, Answers(("m.rock, Jazz and m.s1",)), (), on_rows=True)
+    assert [walk.name_of(row) for row in found.prediction.answers] == ["m.rock", "Jazz"]
+    assert found.unmatched == ("m.s1",)
+    whole = answer_by_name(forty.search, forty.question("directed"), Answers(("Ida Moon, Lev Sand and Nobody",)), ())
+    assert (forty.labels(whole.prediction.answers), whole.unmatched) == (["Ida Moon", "Lev Sand"], ("Nobody",))

@@ -277,6 +277,13 @@ def test_relations_may_be_weighed_by_how_probable_a_line_is_that_names_them(fort
     assert paths_shown(model)[0] == "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.31)"  # .5 of 1.6
 
 
+def test_without_a_plan_nothing_is_retrieved(forty: Forty) -> None:
+    """Table 3, w/o evidence path: the predictor sees the question alone, and it is the only call."""
+    model = ScriptedModel().on("reason", "", "Mara Quill")
+    answered = run(forty, model, plans=PlanSource(FixedPlans({})))
+    assert (len(answered.calls), paths_shown(model)) == (1, ["(none)"])
+
+
 def test_many_relations_are_shown_in_several_calls(forty: Forty) -> None:
     model = ScriptedModel().on("score_relations", "located_in", "1: located_in = 0.20")
     model.on("score_relations", "mayor", "1: mayor = 0.90").on("reason", "", "m.2")

@@ -207,8 +207,9 @@ def test_the_prompt_holds_candidates_probabilities_and_chains_as_the_papers_prin
         "C. 2003 (probability 0.100) {evidence: (Birch, directed_by, Eve), (Dogwood, directed_by, Eve), "
         "(Dogwood, release_year, 2003)}"
     )
-    counts = {"num_shown": 3, "explorer_first": world.found.candidates[0], "by_label": 1}
-    assert answered.answer.counts == {**counts, "num_conflicts": 0, "num_unsupported": 0}
+    counts = {"num_shown": 3, "explorer_first": world.found.candidates[0], "num_conflicts": 0, "num_unsupported": 0}
+    ways = {"by_label": 1, "by_name": 0, "by_plan": 0, "by_free": 0, "by_abstained": 0}  # their means are shares
+    assert answered.answer.counts == {**counts, **ways}
 
 
 def test_what_is_chosen_leads_and_the_explorers_order_follows(world: World) -> None:
@@ -342,6 +343,16 @@ def test_the_model_may_be_held_to_the_labels(world: World) -> None:
 def test_a_claim_is_judged_by_what_was_chosen(world: World, ids: Ids, label: str, verdict: bool) -> None:
     claimed = replace(world, question=replace(world.question, claim=ids(label)[0], verdict=True))
     assert claimed.run("C. 2003").answer.prediction.verdict is verdict
+
+
+@pytest.mark.parametrize(("text", "verdict", "answers"), [("Yes.", True, ["2003"]), ("false", False, ["1999", "2001"])])
+def test_a_claim_may_be_answered_by_yes_or_no(
+    world: World, ids: Ids, text: str, verdict: bool, answers: list[str]
+) -> None:
+    """No means all else that was shown."""
+    answered = replace(world, question=replace(world.question, claim=ids("2003")[0], verdict=True)).run(text)
+    assert (answered.answer.prediction.verdict, world.answers(answered)) == (verdict, answers)
+    assert answered.answer.unmatched == ()
 
 
 def test_an_explorer_that_found_nothing_leaves_the_answer_to_the_model(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,15 @@ def test_two_steps_show_triples_that_begin_behind_the_topic_and_none_twice(forty
     assert "Ida Moon → born_in → Port Amber" in shown and "Salt Road → directed_by → Ida Moon" in shown
     assert not any(one.endswith("→ Salt Road") for one in shown)  # the triple is there already, the other way
     assert answers(forty, answered) == ["Port Amber"] and answered.faithful == (True,)
+
+
+def test_no_topic_crowds_out_another(forty: Forty) -> None:
+    question = replace(forty.question("directed"), topics=forty.ids("Port Amber", "Westerby"))
+    system = Kaping(forty.search, LINES, encode, KapingSection(max_ranked=2))
+    answered = answer_one(forty, system, question, script(("reason", "", "Osmania")))
+    shown = lines_under(answered.calls[0].prompt, "Paths:")
+    assert sorted(one.split(" → ")[0] for one in shown) == ["Port Amber", "Westerby"]
+    assert answered.answer.counts["num_unranked"] == 7
 
 
 def test_each_question_has_the_triples_of_its_own_subgraph(rows: tuple[SearchGraph, list[Question]]) -> None:

@@ -108,14 +108,16 @@ def test_a_weight_between_weighs_one_against_the_other() -> None:
 
 
 def test_entities_of_a_plan_tie_or_keep_the_explorers_order() -> None:
-    found = explorer((1, 2, 3), (0.6, 0.3, 0.1), (1,))
-    options = options_of(found, [(2, 3)])
-    by_explorer, tied = (fuse(asked(1), found, options, [1.0], Fusion(1.0, equal=equal))[0] for equal in (False, True))
-    assert by_explorer.candidates == tied.candidates == (2, 3, 1)
-    assert by_explorer.scores[0] > by_explorer.scores[1] > by_explorer.scores[2]
-    assert tied.scores == pytest.approx((1.0, 1.0, 1 / 3))
-    alone = fuse(asked(1), found, options, [1.0], Fusion(0.0, equal=True))[0]  # no plan reaches what it answers
-    assert alone == fuse(asked(1), found, options, [1.0], Fusion(0.0))[0]
+    for shares in ((0.6, 0.3, 0.1), (0.99, 3e-6, 1e-6)):
+        found = explorer((1, 2, 3), shares, (1,))
+        options, ways = options_of(found, [(2, 3)]), (Fusion(1.0), Fusion(1.0, equal=True))
+        by_explorer, tied = (fuse(asked(1), found, options, [1.0], how)[0] for how in ways)
+        assert by_explorer.candidates == tied.candidates == (2, 3, 1)
+        assert by_explorer.scores[0] > by_explorer.scores[1] > by_explorer.scores[2]
+        assert [judge([asked(2)], [one]).hits1 for one in (by_explorer, tied)] == [100, 50]
+        assert tied.scores == pytest.approx((1.0, 1.0, 1 / 3))
+        alone = fuse(asked(1), found, options, [1.0], Fusion(0.0, equal=True))[0]  # no plan reaches what it answers
+        assert alone == fuse(asked(1), found, options, [1.0], Fusion(0.0))[0]
 
 
 # Predictions

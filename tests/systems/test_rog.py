@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.metrics import decides_claim, pair_outcome, score_predictions
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.lm.calls import Budget, Meter, Metered
@@ -193,6 +193,27 @@ def test_answers_are_entities_by_name_with_the_paths_that_end_in_them(
 
 
 @pytest.mark.parametrize(
+    ("id", "said", "verdict", "found"),
+    [
+        ("right", "Yes.", True, ["Ida Moon"]),
+        ("right", "no", False, []),
+        ("wrong", "No", False, ["Ida Moon"]),  # all that the paths end at but the claim
+        ("wrong", "true", True, ["Lev Sand"]),
+        ("wrong", "Ida Moon", False, ["Ida Moon"]),
+        ("directed", "Yes", None, []),  # no claim: a name, which nothing bears
+    ],
+)
+def test_a_claim_is_answered_by_a_verdict_or_a_name(
+    forty: Forty, id: str, said: str, verdict: bool | None, found: list[str]
+) -> None:
+    answered = run(forty, id, script(("reason", "", said)), given(**{id: ["directed_by"]}))
+    assert (answered.answer.prediction.verdict, answers(forty, answered)) == (verdict, found)
+    is_right = decides_claim(pair_outcome(forty.question(id), answered.answer.prediction))
+    assert is_right == (verdict == forty.question(id).verdict is not None)
+    assert answered.status == ("unmatched" if verdict is None else "answered")
+
+
+@pytest.mark.parametrize(
     ("text", "status"),
     [("I do not know", "abstained"), ("", "unreadable"), ("```", "unreadable"), ("Nobody Whatever", "unmatched")],
 )
@@ -288,4 +309,17 @@ def test_it_walks_rows_and_answers_entities(rows: tuple[SearchGraph, list[Questi
     assert "m.ann → sibling → m.s1 → sibling → Bob" in first.calls[0].prompt
     assert [walk.entities.name_of(one) for one in first.answer.prediction.answers] == ["Bob"]
     assert first.faithful == second.faithful == (True,)
-    assert second.answer.unmatched == ("m.jazz",)  # it is in q1's subgraph alone
+    assert second.answer.unmatched == ("m.jazz",)  # nothing is called so
+
+
+def test_a_name_that_no_path_shows_is_looked_up_in_the_questions_own_subgraph(
+    rows: tuple[SearchGraph, list[Question]],
+) -> None:
+    """As in the whole graph, without evidence: Jazz is in q2's subgraph, Cat in another's."""
+    walk, questions = rows
+    system = Rog(walk, LINES, PlanSource(FixedPlans({"q2": [("likes",)]})), RogSection())
+    model = ScriptedModel().on("reason", "", "Jazz\nm.rock\nCat")
+    (answered,) = answer_all(system, [one for one in questions if one.id == "q2"], walk, model)
+    assert [walk.entities.name_of(one) for one in answered.answer.prediction.answers] == ["Jazz", "m.rock"]
+    assert (answered.faithful, answered.answer.unmatched) == ((False, True), ("Cat",))
+    assert answered.answer.counts["num_unsupported"] == 1

@@ -16,6 +16,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
+from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.reason import DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.types import Ask, CallsLeft, room_for
@@ -96,3 +97,5 @@ def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
     assert named("white tree", True) == [ash, birch]
     assert named("ash", True) == [ash]  # somebody's name: its alias does not count
     assert named("nobody", True) == []
+    said = match_answers(["White Tree", "nobody"], {}, walk)  # what a model says is looked up in the same way
+    assert (said.entities, said.unmatched) == ((ash,), ("nobody",))

@@ -333,8 +333,8 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 
 
 STAGES = (
-    Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage(CHOICE, 2, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 16, "evaluate system", _system_specs, answer_questions),
+    Stage("fusion", 4, "choose fusion", _fusion_specs, _choose_fusion),
+    Stage(CHOICE, 3, "choose settings", _choice_specs, _choose_settings),
+    Stage("system", 17, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 4, "compare systems", _comparison_specs, _compare),
 )
