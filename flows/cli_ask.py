@@ -28,11 +28,10 @@ def open_answerer(conf: str, settings: list[str], release: str | None = None) ->
         return load_answerer(home_here(), conf)
     if release:
         from kgqa_core.config_file import read_config
-        from tasks.release import Releases, model_name
+        from tasks.release import releases_of
         from tasks.serving import open_release
 
-        config = read_config(Path(conf), settings)
-        return open_release(Releases(config.runtime.home, model_name(config.name)), release).answerer
+        return open_release(releases_of(read_config(Path(conf), settings)), release).answerer
     from kgqa_core.run.ask import open_answerer as open_explorer
 
     return open_explorer(open_run(Path(conf), settings))

@@ -270,9 +270,8 @@ def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> 
 
 def release_answers(pipeline: Pipeline, name: str) -> Path:
     """Return what a release answers to the gate's questions of the run's present graph, asked now if it never was."""
-    from flows.gated import releases_of
     from tasks.gate import answer_gate
-    from tasks.release import champion_of
+    from tasks.release import champion_of, releases_of
 
     releases = releases_of(pipeline.config)
     if name == CHAMPION:

@@ -49,8 +49,7 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
       kgqa history conf/nightly.yaml
     """
     with working("reading"):
-        from flows.gated import releases_of
-        from tasks.release import champion_of
+        from tasks.release import champion_of, releases_of
 
         releases = releases_of(read(conf, settings))
         moves = releases.moves()
@@ -67,7 +66,8 @@ def move_and_print(conf: Conf, settings: Settings, to: str | None, why: str, as_
     """Move the champion and say what came of it."""
     config = read(conf, settings)
     with working("rolling back" if back else "promoting"):
-        from flows.gated import move_champion, releases_of
+        from flows.gated import move_champion
+        from tasks.release import releases_of
 
         move = move_champion(config, to, why, back=back)
         champion = releases_of(config).champion()

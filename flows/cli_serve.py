@@ -22,7 +22,7 @@ def serve(
       kgqa serve conf/nightly.yaml --port 8000
     """
     from kgqa_core.config_file import read_config
-    from tasks.release import model_name
+    from tasks.release import releases_of
     from tasks.services import require_free
 
     config = read_config(conf, settings or ())
@@ -30,4 +30,4 @@ def serve(
     with working("serving"):
         from tasks.serving import serve as serve_champion
 
-        serve_champion(config.runtime.home, model_name(config.name), host=host, port=port)
+        serve_champion(releases_of(config), host=host, port=port)

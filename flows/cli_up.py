@@ -62,12 +62,14 @@ def up(
         from tasks import services as of
 
         wanted = {"host": host, "prefect_port": prefect_port, "mlflow_port": mlflow_port}
-        wanted |= {"pools": worker or ["kgqa-cpu"], "deployments": deployments or default_file()}
+        wanted |= {"pools": worker or ["kgqa-cpu"], "deployments": deployments_file(deployments)}
         with working("starting"):
             if foreground:
                 of.run_here(home, **wanted)
                 return
             services, fresh = of.up(home, **wanted)
+        if not fresh:
+            require_as_asked(services, worker, deployments)
     if not print_services(services, fresh=fresh, as_json=as_json) and status:
         raise typer.Exit(1)
 
@@ -90,14 +92,25 @@ def down(as_json: Json = False) -> None:
         typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was running")
 
 
-def default_file() -> Path:
-    """Return the file of deployments of this folder, else the one that comes with kgqa; ConfigError without."""
+def deployments_file(given: Path | None) -> Path:
+    """Return the file of deployments: the one given, of this folder, or that comes with kgqa; ConfigError without."""
     from kgqa_core.errors import ConfigError
 
-    for folder in (Path.cwd(), PROJECT):
-        if (folder / FILE).is_file():
-            return folder / FILE
-    raise ConfigError(f"there is no {FILE} in {Path.cwd()}; name one by --deployments")
+    tried = [given] if given else [Path.cwd() / FILE, PROJECT / FILE]
+    if found := next((file for file in tried if file.is_file()), None):
+        return found
+    raise ConfigError(f"there is no file {tried[0]}; name one by --deployments")
+
+
+def require_as_asked(services: Services, pools: list[str] | None, deployments: Path | None) -> None:
+    """Raise ConfigError where what runs already has not the workers or deployments that were asked for."""
+    from kgqa_core.errors import ConfigError
+
+    lacking = [f"a worker of {pool}" for pool in pools or () if pool not in services.pools]
+    if deployments is not None and str(deployments.resolve()) != services.deployments:
+        lacking.append(f"the deployments of {deployments}")
+    if lacking:
+        raise ConfigError(f"it runs already, without {' and '.join(lacking)}: `kgqa down`, then this again")
 
 
 def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> bool:

@@ -12,16 +12,11 @@ from kgqa_core.config import RunConfig
 from kgqa_core.run.pipeline import Pipeline
 from tasks.gate import judge, refuse
 from tasks.registry import point_aliases
-from tasks.release import Move, MoveKind, Releases, champion_of, model_name
+from tasks.release import Move, MoveKind, Releases, champion_of, releases_of
 from tasks.runtime import run_as_task
 from tasks.webhook import announce
 
 _log = logging.getLogger(__name__)
-
-
-def releases_of(config: RunConfig) -> Releases:
-    """Return the releases of a run configuration."""
-    return Releases(config.runtime.home, model_name(config.name))
 
 
 def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, parent: str | None) -> RunSummary:

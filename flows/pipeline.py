@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -30,7 +30,7 @@ from tasks.garbage import note_run
 from tasks.logs import OURS
 from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, noted
-from tasks.release import resolve_start, starts_from_release, without_start
+from tasks.release import releases_of, resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
 from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool, write_results_artifact
 from tasks.sweep_points import SweepPoint, join_repetitions, read_sweep
@@ -104,6 +104,8 @@ def make(
     asked = given(config)
     pipeline, parent = open_started(asked)
     home, tracks, judged = asked.runtime.home, tracked and asked.tracking.enabled, judged and asked.gate is not None
+    if judged:
+        releases_of(asked)  # ConfigError before hours of training
     end_killed(home, mark_crashed)
     run = describe_run(asked)
     section = asked.gate if judged or wanted == TRAINING else None
@@ -144,6 +146,9 @@ def make(
         shown = deliver(home, note.note) if tracks else None
         if tracked:
             show_results(asked.name, shown, f"{note.note.run.status}: {note.note.run.error}")
+        if judged:
+            with suppress(KgqaError, OSError):  # what was decided before stands
+                tell(asked)
         raise
     shown = deliver(home, note.note) if tracks else None
     if tracked:

@@ -11,7 +11,7 @@ from kgqa_core.artifacts import DIGITS
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.run.pipeline import Pipeline
-from tasks.release import resolve_start
+from tasks.release import releases_of, resolve_start
 
 if TYPE_CHECKING:
     from flows.pipeline import SweepSummary
@@ -27,7 +27,9 @@ def run_flow(name: FlowName, config: RunConfig, **options: Any) -> RunSummary:
 
     _log.info("configuration %s, hash %s", config.name, config_hash(config)[:DIGITS])
     _log.debug("resolved: %s", config.model_dump_json())
-    Pipeline(resolve_start(config)[0])  # ConfigError before anything runs
+    if name == "retrain" and config.gate is not None:
+        releases_of(config)  # ConfigError before anything runs
+    Pipeline(resolve_start(config)[0])
     with prefect_server(config.runtime.home):
         from flows import pipeline as flows
 

@@ -165,7 +165,12 @@ def _make(recipe: Recipe, final: Path, write: Callable[[Path], None], origins: M
     except BaseException:
         _empty(work)
         raise
-    work.rename(final)
+    try:
+        work.rename(final)
+    except OSError:
+        if read_artifact(final) is None:
+            raise
+        _empty(work)  # a rollback put it back meanwhile, out of a release
     sync(final.parent)
     made = read_artifact(final)
     assert made is not None

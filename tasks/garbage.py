@@ -8,7 +8,6 @@ commands of their own.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import shutil
@@ -24,6 +23,7 @@ from kgqa_core.errors import InputError, KgqaError, nearest, shorten
 from kgqa_core.run.inputs import FETCHED, known_files
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages import known_stages
+from tasks.leftovers import flow_lock, is_free
 from tasks.mlflow_store import named_by_aliases
 from tasks.outbox import read_notes
 from tasks.release import Releases, champion_of
@@ -112,12 +112,14 @@ def collect(home: Path, found: Iterable[Garbage]) -> int:
             raise KgqaError(
                 f"runs are at work, and may need what is there: {', '.join(at_work)}. Nothing more is deleted"
             )
+        if one.kind == "release" and champion_of(Releases(home, one.path.parent.name).moves()) == one.path.name:
+            continue  # somebody promoted it since it was found
         if one.path.is_dir():
             gone = one.path.with_name(f".{one.path.name}.gc.partial")  # at once, so that nobody sees half of it
             one.path.rename(gone)
             shutil.rmtree(gone)
             freed += one.bytes
-        elif one.kind != "lock file" or _is_free(one.path):
+        elif one.kind != "lock file" or is_free(one.path):
             one.path.unlink(missing_ok=True)
             freed += one.bytes
     return freed
@@ -126,7 +128,7 @@ def collect(home: Path, found: Iterable[Garbage]) -> int:
 def runs_at_work(home: Path) -> list[str]:
     """Return the runs whose process lives, by name: their notes' locks are held."""
     notes = (note for note in read_notes(home) if note.run.status == "RUNNING")
-    return [note.run.name for note in notes if not _is_free(note.path(home).with_suffix(".lock"))]
+    return [note.run.name for note in notes if not is_free(note.path(home).with_suffix(".lock"))]
 
 
 # ------ What is needed.
@@ -134,12 +136,13 @@ def runs_at_work(home: Path) -> list[str]:
 
 def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: list[dict[str, Any]]) -> set[str]:
     """Return the needed artifacts, ``stage/fingerprint``, with all that they were made of."""
-    pins = set(read_pins(home))
+    pins = read_pins(home)
     stages = {artifact.fingerprint: name for name, artifact in artifacts.items()}
     names = {path.stem for path in (home / "runs" / HISTORY).glob("*.json")}
     wanted = {name for run in names for made in _history(home, run)[0 if run in pins else -last :] for name in made}
     notes = [*(home / "runs").glob("*.json"), *(home / "runs" / "accepted").glob("*.json")]
-    fingerprints = {one for path in notes for one in _read(path, {}).values() if isinstance(one, str)} | pins
+    fingerprints = {one for path in notes for one in _read(path, {}).values() if isinstance(one, str)}
+    fingerprints |= {one for one in stages if one.startswith(tuple(pins))}
     fingerprints |= {one for release in releases for one in release["stages"].values()}
     for note in (home / "runs" / "builds").glob("*.json"):
         builds = _accepted_builds(note)[0 if note.stem in pins else -last :]
@@ -195,11 +198,12 @@ def _is_whole(folder: Path) -> bool:
 
 def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) -> set[Path]:
     """Return the releases to keep: champion, the one before, who was refused last, the last ones, their parents."""
-    pins, kept = set(read_pins(home)), set[Path]()
+    pins, kept = tuple(read_pins(home)), set[Path]()
     for model in {folder.parent for folder in releases}:
         of = Releases(home, model.name)
         moves = of.moves()
-        names = {champion_of(moves), *[one for one in of.ids() if model / one in releases][-last:], *pins}
+        ids = [one for one in of.ids() if model / one in releases]
+        names = {champion_of(moves), *ids[-last:], *(one for one in ids if one.startswith(pins))}
         with suppress(InputError):
             names.add(of.before_champion())
         with suppress(InputError):
@@ -222,7 +226,7 @@ def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, s
             facts[0] in etags or any(f"{file}/".startswith(address) for address in below)
             for file, facts in known_files(unit).items()
         )
-        if not in_use and _is_free(unit / "lock"):
+        if not in_use and is_free(unit / "lock"):
             yield unit, "fetched input"
 
 
@@ -232,11 +236,11 @@ def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, s
 def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
     """Yield lock files that nobody holds, half-made folders, and files half-written."""
     for lock in (home / "artifacts").glob("*/*.lock"):
-        if not lock.with_suffix(".work").exists() and _is_free(lock):
+        if not lock.with_suffix(".work").exists() and is_free(lock):
             yield lock, "lock file"
     for work in (home / "artifacts").glob("*/*.work"):
         waits = (work / JOURNAL).is_dir() and _age_of(work) > time.time() - JOURNAL_DAYS * 86400
-        if not waits and _is_free(work.with_suffix(".lock")):
+        if not waits and is_free(work.with_suffix(".lock")):
             yield work, "half-made artifact"
     for folder in ("artifacts", "releases", "runs", "outbox"):
         for partial in (home / folder).rglob(".*.partial"):
@@ -248,24 +252,12 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
     for spent in (home / "run" / "spent").glob("*"):  # of a retraining that was killed
         if _age_of(spent) < time.time() - PARTIAL_DAYS * 86400:
             yield spent, "what a run had spent"
-    for lock in (home / "outbox").glob("*.lock"):
-        if not lock.with_suffix(".json").exists() and _is_free(lock):
+    for lock in (*(home / "outbox").glob("*.lock"), *flow_lock(home, "*").parent.glob("*.lock")):
+        if not lock.with_suffix(".json").exists() and is_free(lock):
             yield lock, "lock file"
     for log in (home / "run").glob("prefect-*.log"):
-        if not any(log.name in path.read_text(encoding="utf-8") for path in (home / "run").glob("process-*.json")):
+        if log.name not in [_read(path, {}).get("log") for path in (home / "run").glob("process-*.json")]:
             yield log, "old log"
-
-
-def _is_free(lock: Path) -> bool:
-    """Say whether nobody holds a lock file."""
-    try:
-        with lock.open("r+", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return not lock.exists()
-    return True
 
 
 def _age_of(path: Path) -> float:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgqa_core.artifacts import Artifact, Recipe, read_artifact, write_json
+from kgqa_core.artifacts import Artifact, Recipe, read_artifact, read_note, write_json
 from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
@@ -37,7 +37,7 @@ from tasks.verdict import LOSS, Judged, judge_challenger
 if TYPE_CHECKING:
     from kgqa_core.types import Question
 
-GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 4, "gate-answers", 1  # the stages, and their versions
+GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 5, "gate-answers", 1  # the stages, and their versions
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
 CHUNK = 1024  # questions that are answered at once
 NUM_ASKED = 20  # questions that a fresh process answers
@@ -165,7 +165,10 @@ def read_answers(pipeline: Pipeline, name: str, release: Release) -> EvaluatedRu
 def judge(
     pipeline: Pipeline, challenger: Release, champion: Release | None, *, worker: Worker = work_here
 ) -> Judgement:
-    """Judge a challenger; without a champion it has to beat its control, and to load and answer."""
+    """Judge a challenger; without a champion it has to beat its control, and to load and answer.
+
+    A verdict is found once, but for one that a busy machine or a lost file may have made: it is found anew each time.
+    """
     section = pipeline.config.gate
     assert section is not None
     controls = pipeline.artifact("controls")
@@ -177,6 +180,8 @@ def judge(
             inputs[f"system {name}"] = answered.fingerprint
     judged = section.model_dump(mode="json", exclude={"share", *CAPS})
     recipe = Recipe(GATE, GATE_VERSION, {**judged, **ids}, inputs)
+    while (found := pipeline.store.find(recipe)) and read_note(found.folder / DOCUMENT).get("transient"):
+        recipe = replace(recipe, config={**recipe.config, "attempt": int(recipe.config.get("attempt", 1)) + 1})
 
     def work() -> StageOutcome:
         def find() -> dict[str, Any]:
@@ -237,6 +242,7 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
                 rows += [prefixed(row, name) for row in judge_challenger(pair[0], pair[1], **limits)[0]]
         except KgqaError as problem:
             faults.append(f"the champion cannot be asked, kgqa promote goes on without it: {problem}")
+    transient = bool(faults)  # may the same challenger pass another time?
     if rows:
         faults += [row.fault for row in rows if row.fault]
         gain = rows[0].difference  # of Hits@1 over all
@@ -260,9 +266,10 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
     if not faults:  # what is refused anyway need not be loaded
         fresh, unfit = ask_in_fresh_process(pipeline, challenger, section)
         figures |= {f"fresh_process.{name}": value for name, value in fresh.items()}
-        faults += unfit
+        faults, transient = unfit, bool(unfit)
     ids = {"challenger": challenger.id, "champion": champion.id if champion else None}
-    return {**ids, "faults": faults, "warnings": warnings, "figures": figures, "rows": [asdict(row) for row in rows]}
+    found = {**ids, "faults": faults, "transient": transient, "warnings": warnings, "figures": figures}
+    return {**found, "rows": [asdict(row) for row in rows]}
 
 
 def relation_groups(pipeline: Pipeline) -> dict[str, str]:
@@ -331,6 +338,7 @@ def ask_in_fresh_process(
             return {}, [f"a fresh process did not load the release and answer within {limit:.0f} s"]
         except subprocess.CalledProcessError as problem:
             said = problem.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            said = said or f"it ended with code {problem.returncode}"  # killed, perhaps for want of memory
             return {}, [f"a fresh process could not load the release: {shorten(said, ERROR_CHARACTERS)}"]
         found = json.loads(reply.read_text(encoding="utf-8"))
     faults = [f"a fresh process cannot answer: {error}" for error in found.pop("errors")[:1]]

@@ -6,11 +6,13 @@ the process of each run that it started: what neither has any more is marked Cra
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,15 +23,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from kgqa_core.errors import KgqaError
-from tasks.leftovers import process_started
+from tasks.leftovers import past_proxies, process_started
 from tasks.logs import JsonLines, wants_json
 from tasks.mlflow_store import mask
 from tasks.outbox import end_killed
-from tasks.poller import Poller
+from tasks.poller import Poller, poll_seconds
 from tasks.runtime import mark_crashed
 from tasks.services import (
+    ENDS,
     KEEPER,
     LOG_LINES_SHOWN,
     MLFLOW,
@@ -50,7 +54,6 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs
-POLL_DUMPS = 60.0  # seconds between two looks at the dumps; KGQA_POLL_SECONDS is another number
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -130,8 +133,7 @@ class Keeper:
     def keep(self) -> None:
         """Look after everything, for ever."""
         dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
-        polls = float(os.environ.get("KGQA_POLL_SECONDS", POLL_DUMPS))
-        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, dumps.poll: polls}
+        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, dumps.poll: poll_seconds()}
         done = dict.fromkeys(regularly, -math.inf)
         while True:
             for name, child in list(self._children.items()):
@@ -139,6 +141,7 @@ class Keeper:
                     _log.warning("%s ended with code %d and is started again", name, child.returncode)
                     self._attempt(self.start, name)
                 self._rotate(self.services.log(name))
+            self._rotate(self.services.log(KEEPER))
             if read_services(self.home) != self.services:  # a full disk took no note of a start
                 self._attempt(self.services.write)
             for work, seconds in regularly.items():
@@ -154,7 +157,10 @@ class Keeper:
         except Exception as problem:
             what = " ".join((work.__name__, *of))
             _log.warning(
-                "cannot look after services, runs and dumps (%s): %s: %s", what, type(problem).__name__, problem
+                "cannot look after services, runs and dumps (%s): %s: %s",
+                what,
+                type(problem).__name__,
+                mask(str(problem)),
             )
 
     def _may_start(self, name: str) -> bool:
@@ -221,12 +227,14 @@ class Keeper:
                     yield run
 
     def _ask(self, what: str, body: Any) -> Any:
-        """POST to Prefect's API."""
-        request = urllib.request.Request(  # noqa: S310 - our own server
-            f"{self.services.prefect}/{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with local.open(request, timeout=20) as response:
+        """POST to Prefect's API, with the user and password that its clients would send."""
+        url, headers = urlsplit(self.services.prefect), {"Content-Type": "application/json"}
+        user, _, place = url.netloc.rpartition("@")  # urllib takes the two for a part of the machine's name
+        if user := os.environ.get("PREFECT_API_AUTH_STRING") or unquote(user):
+            headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+        address = url._replace(netloc=place).geturl()
+        request = urllib.request.Request(f"{address}/{what}", json.dumps(body).encode(), headers)  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310 - our own
             return json.loads(response.read() or "null")
 
 
@@ -240,6 +248,7 @@ def main(home: Path, *, foreground: bool = False) -> None:
     assert services is not None
     keeper = Keeper(services)
     os.environ |= {"PREFECT_API_URL": services.prefect, "PREFECT_LOGGING_LEVEL": "ERROR"}
+    os.environ |= past_proxies(services.prefect, services.mlflow)  # for all that is started, too
     os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
     try:
         keeper.start_all()
@@ -248,6 +257,8 @@ def main(home: Path, *, foreground: bool = False) -> None:
         sys.exit(f"{problem}")
     finally:
         if foreground:
+            for sent in ENDS:  # a second one would leave half of everything running
+                signal.signal(sent, signal.SIG_IGN)
             stop_all(home)
 
 

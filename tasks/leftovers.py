@@ -5,6 +5,7 @@ A process is known by its id *and* its start time, so that a recycled id is neve
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -13,10 +14,12 @@ import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kgqa_core.artifacts import write_json
 
 POLL_SECONDS = 0.05
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 GRACE_SECONDS = 5.0  # between asking a process to end and ending it
 
 
@@ -101,6 +104,31 @@ def end_process(pid: int, started: str, *, grace: float = GRACE_SECONDS) -> None
         until = time.monotonic() + grace
         while process_started(pid) == started and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
+
+
+def flow_lock(home: Path, run_id: str) -> Path:
+    """Return the lock that the one process of a flow's run holds while it works (runtime.py)."""
+    return home / "run" / "flows" / f"{run_id}.lock"
+
+
+def is_free(lock: Path) -> bool:
+    """Say whether nobody holds a lock file."""
+    try:
+        with lock.open("r+", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return not lock.exists()
+    return True
+
+
+def past_proxies(*addresses: str) -> dict[str, str]:
+    """Return the variables by which calls to servers on this machine stay away from a proxy, in both spellings."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    local = [host for address in addresses if (host := urlsplit(address).hostname) in LOOPBACK]
+    hosts = ",".join(dict.fromkeys(filter(None, [*known.split(","), *local])))
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), hosts) if local else {}
 
 
 def services_file(home: Path) -> Path:

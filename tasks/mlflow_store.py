@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from kgqa_core.artifacts import exclusive_lock
-from tasks.leftovers import running_server
+from tasks.leftovers import past_proxies, running_server
 from tasks.runtime import quick_imports
 
 LOCK_SECONDS = 120.0
@@ -53,7 +53,11 @@ def mask(text: str) -> str:
 
 def tracking_uri(home: Path) -> str:
     """Return where MLflow's store is: ``MLFLOW_TRACKING_URI``, what ``kgqa up`` runs, else a file in ``home``."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or running_server(home, "mlflow") or ensure_store(home)
+    if given := os.environ.get("MLFLOW_TRACKING_URI"):
+        return given
+    if ours := running_server(home, "mlflow"):
+        os.environ |= past_proxies(ours)
+    return ours or ensure_store(home)
 
 
 def ensure_store(home: Path) -> str:

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from kgqa_core.artifacts import exclusive_lock, write_json
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.run.pipeline import StageOutcome
+from tasks.leftovers import flow_lock, is_free
 from tasks.mlflow_store import mask
 from tasks.run_content import FlowRun, RunStatus, SweepContent
 
@@ -188,12 +189,16 @@ def _locked_dead(home: Path) -> Iterator[Note]:
 
 
 def end_killed(home: Path, tell: Callable[[str], None]) -> list[str]:
-    """Give an end to the notes of runs that were killed; return their ids. ``tell`` is called with each before."""
+    """Give an end to the notes of runs that were killed; return their ids.
+
+    ``tell`` is called with each before, unless another process is at work on that run: Prefect started it once more.
+    """
     ended = []
     for note in _locked_dead(home):
         with contextlib.suppress(OSError, KgqaError):
             last_seen = round(note.path(home).stat().st_mtime * 1000)
-            tell(note.run.id)
+            if is_free(flow_lock(home, note.run.id)):
+                tell(note.run.id)
             ended.append(note.run.id)
             run = replace(note.run, status="KILLED", error="its process was killed", ended_ms=last_seen)
             log_end(home, run)

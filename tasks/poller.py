@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,13 +20,27 @@ from typing import Any
 
 import yaml
 
+from kgqa_core.addresses import STORES
 from kgqa_core.artifacts import hash_json, write_json
 from kgqa_core.config_file import read_config
-from kgqa_core.errors import KgqaError
+from kgqa_core.errors import ConfigError, KgqaError, shorten
 
 READY = "kgqa.dump.ready"
+SECONDS, VARIABLE = 60.0, "KGQA_POLL_SECONDS"  # between two looks; another number
 KNOWN = "run/dumps.json"  # what was told of each configuration last: a keeper that starts again tells nothing twice
 _log = logging.getLogger(__name__)
+
+
+def poll_seconds() -> float:
+    """Return the seconds between two looks; ConfigError where the variable holds no such number."""
+    given = os.environ.get(VARIABLE) or SECONDS
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"{VARIABLE} is {shorten(given)}; it must be a number of seconds, more than 0")
+    return seconds
 
 
 class Poller:
@@ -64,19 +80,21 @@ class Poller:
                 config = self._deployments.parent / str((one.get("parameters") or {}).get("config"))
                 try:
                     dataset = read_config(config).dataset
+                    if not (files := list(paths_in(dataset.model_dump()))):
+                        raise ConfigError(f"{config}: its dataset has no files on this machine")
                 except KgqaError as problem:
                     if str(problem) not in self._said:
                         _log.warning("no dump is watched for %s: %s", one.get("name"), problem)
                     self._said.add(str(problem))
                     continue
-                if files := list(paths_in(dataset.model_dump())):
-                    yield config, dataset.name, files
+                yield config, dataset.name, files
 
 
 def paths_in(value: Any) -> Iterator[Path]:
-    """Yield the paths in a section of a configuration."""
+    """Yield the paths in a section of a configuration, without those that are addresses of object storage."""
     if isinstance(value, Path):
-        yield value
+        if value.parts[:1] not in [(f"{store}:",) for store in STORES]:
+            yield value
     elif isinstance(value, dict):
         for one in value.values():
             yield from paths_in(one)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.serve import ServedCard, open_served, read_encoder_name, write_served
-from tasks.mlflow_store import import_mlflow, tracking_uri
-from tasks.release import model_name
+from tasks.mlflow_store import import_mlflow, mask, tracking_uri
+from tasks.release import model_name, require_own
 from tasks.run_content import NOTE, FlowRun, Stage
 from tasks.runtime import quick_imports
 
@@ -74,10 +74,13 @@ def register_explorers(
     """Register the explorers of a flow's run that the registry lacks; return what is new: ``kgqa-demo/1``.
 
     ``run_ids`` says which run shows a trained explorer, by fingerprint; ``publisher``, who publishes, so that what a
-    killed publisher left is known again.
+    killed publisher left is known again. Raises ConfigError where the model is another run's.
     """
     name = model_name(run.config_name)
     known = {version.tags.get("fingerprint") for version in client.search_model_versions(f"name = '{name}'")}
+    if known:
+        owner = client.get_registered_model(name).tags.get("config_name", run.config_name)
+        require_own(run.config_name, owner)
     new = [stage for stage in stages if stage.fingerprint in run_ids and stage.fingerprint not in known]
     if new and not known:
         _make_model(client, name, run)
@@ -138,20 +141,25 @@ def load_answerer(home: Path, uri: str) -> Answerer:
         from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
     mlflow.set_tracking_uri(store)
-    try:
-        folder = Path(download_artifacts(artifact_uri=uri))
-    except MlflowException as problem:
-        why = problem.message.rstrip(".")
-        raise InputError(f"cannot load {uri} from MLflow ({store}): {why}. {_offer(uri)}") from problem
-    return open_served(folder / "artifacts" / "explorer", home)  # as save_model wrote it
+    with tempfile.TemporaryDirectory() as folder:  # else MLflow would leave what it downloads
+        try:
+            model = Path(download_artifacts(artifact_uri=uri, dst_path=folder))
+        except (MlflowException, OSError) as problem:
+            why = mask(f"({store}): {problem}").rstrip(".")
+            raise InputError(f"cannot load {uri} from MLflow {why}. {_offer(uri)}") from None
+        return open_served(model / "artifacts" / "explorer", home)  # as save_model wrote it
 
 
 def _offer(uri: str) -> str:
     """Say which models there are, and of the one that ``uri`` means which versions."""
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     wanted = re.split("[/@]", uri.removeprefix("models:/"))[0]
-    models = {model.name: model for model in MlflowClient().search_registered_models()}
+    try:
+        models = {model.name: model for model in MlflowClient().search_registered_models()}
+    except MlflowException:
+        return "Does the server of MLFLOW_TRACKING_URI answer? `kgqa up --status` says so of the one of this home"
     if wanted in models:
         names = [f"@{alias} (version {number})" for alias, number in sorted(models[wanted].aliases.items())]
         newest = models[wanted].latest_versions
@@ -184,7 +192,8 @@ def point_aliases(home: Path, name: str, champion: str | None, challenger: str |
                 client.set_registered_model_alias(name, alias, str(known[fingerprint]))
         return True
     except Exception as problem:  # whatever MLflow throws: the champion is noted in the home, and is told again
-        _log.warning("MLflow's aliases of %s were not moved: %s: %s", name, type(problem).__name__, str(problem)[:500])
+        why = mask(str(problem))[:500]
+        _log.warning("MLflow's aliases of %s were not moved: %s: %s", name, type(problem).__name__, why)
         return False
 
 

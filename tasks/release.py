@@ -22,6 +22,7 @@ from kgqa_core.artifacts import (
     DIGITS,
     Artifact,
     exclusive_lock,
+    hash_file,
     hash_json,
     inspect_artifact,
     read_artifact,
@@ -30,10 +31,10 @@ from kgqa_core.artifacts import (
 )
 from kgqa_core.config import EvaluationSection, RunConfig
 from kgqa_core.config_file import config_hash
-from kgqa_core.errors import ArtifactError, InputError, with_nearest
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, with_nearest
 from kgqa_core.run.open import planner_seed
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.serve import ServedCard, read_card, read_encoder_name, write_served
+from kgqa_core.run.serve import EXPLORER_FILES, ServedCard, read_card, read_encoder_name, write_served
 
 MoveKind = Literal["promoted", "refused", "rolled back"]
 PINNED = ("graph", "explorer", "lm", "dense", "reasoner")  # stages that answering needs
@@ -92,6 +93,23 @@ class Move:
 def model_name(run_name: str) -> str:
     """Return the name under which the explorers of a run configuration are registered."""
     return "kgqa-" + re.sub(r"[^\w-]+", "-", run_name)  # MLflow refuses slashes, colons, dots and quotes
+
+
+def require_own(run: str, owner: str) -> None:
+    """Raise ConfigError where the registered model of a run is that of another one."""
+    if run != owner:
+        raise ConfigError(
+            f"the runs {run!r} and {owner!r} would share the model {model_name(run)}, and its champion, as names of "
+            f"models hold neither dots nor blanks. {owner!r} came first: give {run!r} another name"
+        )
+
+
+def releases_of(config: RunConfig) -> Releases:
+    """Return the releases of a run configuration; ConfigError where those of its model are another run's."""
+    releases = Releases(config.runtime.home, model_name(config.name))
+    for first in releases.ids()[:1]:
+        require_own(config.name, releases.read(first).run)
+    return releases
 
 
 def release_id(stages: Mapping[str, str], card: ServedCard | None = None) -> str:
@@ -221,7 +239,8 @@ class Releases:
     def restore(self, release: Release) -> list[str]:
         """Put back what a release needs and the artifact store has lost; return the keys of these stages.
 
-        Raises ArtifactError where the release's own files are damaged, as those are that the store had under one link.
+        Raises ArtifactError where the release's own files are damaged, as those are that the store had under one link,
+        and where what is served is not what was trained.
         """
         lost = []
         for key, fingerprint in release.stages.items():
@@ -231,15 +250,17 @@ class Releases:
                 kept = release.folder / ARTIFACTS / stage / fingerprint
                 whole, faults = inspect_artifact(kept, whole=True)  # linked, the next run would take it for whole
                 if whole is None or faults:
-                    raise ArtifactError(
-                        f"the release {release.id} is damaged: {kept / (faults or ['manifest.json'])[0]} is missing or "
-                        "not as it was written. Take another release: --to RELEASE"
-                    )
+                    raise damaged(release, kept / (faults or ["manifest.json"])[0])
                 shutil.rmtree(target, ignore_errors=True)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with written_whole(target) as partial:
                     link_folder(kept, partial)
                 lost.append(key)
+        trained = read_artifact(self.home / "artifacts" / "explorer" / release.explorer)
+        for entry in trained.files if trained else ():  # what is served is a copy, of which no manifest tells
+            copy = release.served / entry.name
+            if entry.name in EXPLORER_FILES and not (copy.is_file() and hash_file(copy) == entry.sha256):
+                raise damaged(release, copy)
         return lost
 
     def move(self, kind: MoveKind, to: str, why: str, *, expected: str | Literal["any"] | None = "any") -> Move | None:
@@ -272,8 +293,6 @@ class Releases:
 
     def take_unannounced(self) -> list[Move]:
         """Return the moves that the webhook was not told of, and note that it was: so none is announced twice."""
-        if all(move.announced for move in self.moves()):
-            return []
         with exclusive_lock(self.folder / "moves.lock", timeout=LOCK_SECONDS):
             moves = self.moves()
             self._write([replace(move, announced=True) for move in moves])
@@ -315,6 +334,14 @@ class Releases:
 def champion_of(moves: Sequence[Move]) -> str | None:
     """Return the release that is champion after some moves."""
     return next((move.to_release for move in reversed(moves) if move.kind != "refused"), None)
+
+
+def damaged(release: Release, path: Path) -> ArtifactError:
+    """Return the error of a release that is not whole."""
+    return ArtifactError(
+        f"the release {release.id} is damaged: {path} is missing or not as it was written. Take another release: "
+        "--to RELEASE"
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

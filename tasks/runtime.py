@@ -17,6 +17,7 @@ from kgqa_core.artifacts import Artifact, exclusive_lock
 from kgqa_core.errors import KgqaError
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import known_stages
+from tasks.leftovers import flow_lock
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -30,6 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 IO_RETRIES = 2
+TRAINING = "train_explorer/train"  # the deployment by which another pool trains
 _log = logging.getLogger(__name__)
 
 
@@ -167,7 +169,7 @@ def mark_crashed(flow_run_id: str) -> None:
     try:
         with get_client(sync_client=True) as client:
             run = client.read_flow_run(UUID(flow_run_id))
-            if run.state is None or run.state.is_final():
+            if run.state is None or run.state.is_final() or run.state.is_scheduled():  # scheduled: it is tried again
                 return
             mine = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
             for task in client.read_task_runs(flow_run_filter=mine):
@@ -177,7 +179,9 @@ def mark_crashed(flow_run_id: str) -> None:
     except (ObjectNotFound, ValueError):
         pass  # it is of another server
     except Exception as problem:
-        _log.warning("Prefect was not told that run %s was killed: %s", flow_run_id, problem)
+        from tasks.mlflow_store import mask
+
+        _log.warning("Prefect was not told that run %s was killed: %s", flow_run_id, mask(str(problem)))
 
 
 @contextmanager
@@ -189,7 +193,7 @@ def dataset_lock(home: Path, dataset: str, *, wait: bool) -> Iterator[None]:
     """
     folder = home / "run" / "datasets"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}.lock"
+    path = folder / f"{dataset.replace('/', '-')}.lock"  # nothing else: two datasets have two locks
     with ExitStack() as stack:
         try:
             stack.enter_context(exclusive_lock(path, timeout=0))
@@ -210,7 +214,7 @@ def only_process(home: Path, run_id: str) -> Iterator[None]:
     """
     from prefect.exceptions import Abort
 
-    path = home / "run" / "flows" / f"{run_id}.lock"
+    path = flow_lock(home, run_id)
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +231,7 @@ def only_process(home: Path, run_id: str) -> Iterator[None]:
 
 
 def train_in_pool(config: Path, pool: str, counts_for: str | None = None) -> None:
-    """Let a worker of another pool train a run's explorers, in this home; without a live one, warn and do nothing.
+    """Let a worker of another pool train a run's explorers, in this home; where none would, warn and do nothing.
 
     ``counts_for``: the run whose caps it has a share in. Raises CapReached where it takes more than it may, KgqaError
     where it does not end well otherwise.
@@ -238,16 +242,20 @@ def train_in_pool(config: Path, pool: str, counts_for: str | None = None) -> Non
 
     from tasks.caps import CapReached
 
+    workers, its_pool = [], None
     with get_client(sync_client=True) as client:
-        try:
+        with suppress(ObjectNotFound):
             client.read_work_pool(pool)
             workers = client.read_workers_for_work_pool(pool)
-        except ObjectNotFound:
-            workers = []
+        with suppress(ObjectNotFound):
+            its_pool = client.read_deployment_by_name(TRAINING).work_pool_name
     if not any(worker.status == "ONLINE" for worker in workers):
         _log.warning("no worker of the pool %s is alive: the explorers are trained here", pool)
         return
-    run = run_deployment("train_explorer/train", parameters={"config": str(config), "counts_for": counts_for})
+    if its_pool != pool:  # it would wait there for a worker, perhaps for ever
+        _log.warning("%s is of the pool %s, not of %s: the explorers are trained here", TRAINING, its_pool, pool)
+        return
+    run = run_deployment(TRAINING, parameters={"config": str(config), "counts_for": counts_for})
     if run.state is None or not run.state.is_completed():
         _, capped, why = str(run.state and run.state.message).partition(f"{CapReached.__name__}: ")
         if capped:

@@ -23,7 +23,7 @@ from types import FrameType
 
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.errors import KgqaError
-from tasks.leftovers import end_leftovers, forget_process, running_server, write_process_record
+from tasks.leftovers import end_leftovers, forget_process, past_proxies, running_server, write_process_record
 from tasks.mlflow_store import absolute_places
 
 START_SECONDS = 300.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
@@ -65,7 +65,8 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
 
     Where the user set ``PREFECT_API_URL``, that is the server; else the one that ``kgqa up`` runs. Otherwise one is
     started on a free port, with its database in ``home/prefect``, and ended with the context: also on Ctrl-C and
-    SIGTERM, and on kill -9 within a second. Servers of earlier runs that are still there are ended first.
+    SIGTERM, and on kill -9 within a second. Servers of earlier runs that are still there are ended first. With any
+    server SIGTERM unwinds the context, so that a run which is stopped says so.
 
     Meanwhile the current folder is ``home/prefect``: Prefect reads its settings from there whenever it likes, and some
     of them run code (``prefect.toml``, ``pyproject.toml`` and ``.env`` of somebody else's folder must not).
@@ -80,15 +81,14 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
         raise KgqaError(f"Cannot write to the home folder {str(home)!r}: {problem}. Set KGQA_HOME to one.") from problem
     quiet = {name: os.environ.get(name, value) for name, value in CLIENT_SETTINGS.items()}
     quiet |= absolute_places()
-    if given := os.environ.get("PREFECT_API_URL") or running_server(home, "prefect"):
-        with chdir(home / "prefect"), _environment({**quiet, "PREFECT_API_URL": given}):
+    ours = None if os.environ.get("PREFECT_API_URL") else running_server(home, "prefect")
+    if given := ours or os.environ.get("PREFECT_API_URL"):
+        reached = {"PREFECT_API_URL": given} | (past_proxies(given) if ours else {})
+        with chdir(home / "prefect"), _sigterm_unwinds(), _environment({**quiet, **reached}):
             yield given
         return
     with chdir(home / "prefect"), _sigterm_unwinds(), _server_process(home, timeout) as url:
-        local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect")}
-        # Calls to our server stay away from a proxy, in both spellings that are in use.
-        proxied = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1"]
-        local |= dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, proxied)))
+        local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect"), **past_proxies(url)}
         with _environment({**quiet, **local, **dict.fromkeys(FOREIGN_SETTINGS)}):
             try:
                 yield url

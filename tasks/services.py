@@ -36,6 +36,7 @@ GRACE_SECONDS = 30.0  # between asking to end and ending; a flow that is stopped
 POLL_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
 LOCK_SECONDS = 10.0
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what ends all that runs in the foreground
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,15 @@ def read_services(home: Path) -> Services | None:
 def plan_services(
     home: Path, *, host: str, prefect_port: int, mlflow_port: int, deployments: Path, pools: Sequence[str]
 ) -> Services:
-    """Return what is to be started; ConfigError where a port is in use. Servers that the user names are not ours."""
-    given = {PREFECT: os.environ.get("PREFECT_API_URL", ""), MLFLOW: os.environ.get("MLFLOW_TRACKING_URI", "")}
+    """Return what is to be started; ConfigError where a port is in use, or what the keeper reads is no setting.
+
+    Servers that the user names are not ours.
+    """
+    from tasks.poller import poll_seconds
+
+    poll_seconds()
+    variables = {PREFECT: "PREFECT_API_URL", MLFLOW: "MLFLOW_TRACKING_URI"}
+    given = {name: os.environ.get(variable, "").rstrip("/") for name, variable in variables.items()}
     own = tuple(name for name, address in given.items() if not is_server(address))
     ports = {PREFECT: prefect_port, MLFLOW: mlflow_port}
     for name in own:
@@ -312,7 +320,7 @@ def down(home: Path) -> list[str]:
 
 
 def run_here(home: Path, **wanted: Any) -> None:
-    """Start everything and stay; SIGTERM and Ctrl-C end it all. ``wanted``: as ``plan_services``.
+    """Start everything and stay; SIGTERM, Ctrl-C and a terminal that closes end it all. ``wanted``: ``plan_services``.
 
     Raises ConfigError where a keeper of this home is at work: its runs would end with it.
     """
@@ -331,5 +339,7 @@ def run_here(home: Path, **wanted: Any) -> None:
     def unwind(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)
 
-    signal.signal(signal.SIGTERM, unwind)
+    for sent in ENDS:
+        if signal.getsignal(sent) is signal.SIG_DFL:  # nohup's SIGHUP is none, and Ctrl-C raises already
+            signal.signal(sent, unwind)
     main(home, foreground=True)

@@ -6,11 +6,11 @@ began with; when the last of these is answered, the old champion is freed.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -77,19 +77,20 @@ class ChampionServer:
     def __init__(self, releases: Releases) -> None:
         self._releases = releases
         self.now = open_release(releases)
-        self._wait_until = 0.0
+        self._failed, self._wait_until = "", 0.0
 
     def look(self) -> None:
         """Change over to another champion, if there is one that can be opened; else the old one goes on."""
         champion = champion_of(self._releases.moves())
-        if champion in (None, self.now.release.id) or time.monotonic() < self._wait_until:
+        waits = champion == self._failed and time.monotonic() < self._wait_until
+        if champion in (None, self.now.release.id) or waits:
             return
         began = time.monotonic()
         try:
             following = open_release(self._releases, str(champion))
         except Exception as problem:  # whatever is wrong with it, the old one answers
             _log.error("release %s cannot be opened, %s goes on: %s", champion, self.now.release.id, problem)
-            self._wait_until = time.monotonic() + RETRY_SECONDS
+            self._failed, self._wait_until = str(champion), time.monotonic() + RETRY_SECONDS
             return
         _log.info("release %s answers after %.1f s", following.release.id, time.monotonic() - began)
         self.now = following
@@ -107,14 +108,15 @@ class ChampionServer:
 def make_app(server: ChampionServer) -> FastAPI:
     """Return the web application: ``/invocations`` answers, ``/health`` says which release does."""
     from fastapi import FastAPI
-    from fastapi.responses import JSONResponse
+    from fastapi.responses import Response
 
     def health() -> dict[str, str]:
         return {"status": "ok", "release": server.now.release.id}
 
     def invocations(asked: Request) -> Any:
         now = server.now  # one release for the whole request
-        return JSONResponse({"predictions": now.answer(asked.inputs)}, headers={"X-Kgqa-Release": now.release.id})
+        reply = json.dumps({"predictions": now.answer(asked.inputs)})  # ASCII, as a question may be no UTF-8
+        return Response(reply, headers={"X-Kgqa-Release": now.release.id}, media_type="application/json")
 
     app = FastAPI(title="kgqa", docs_url=None, redoc_url=None)  # its pages would load scripts from elsewhere
     app.add_api_route("/health", health)
@@ -122,11 +124,11 @@ def make_app(server: ChampionServer) -> FastAPI:
     return app
 
 
-def serve(home: Path, model: str, *, host: str, port: int) -> None:
+def serve(releases: Releases, *, host: str, port: int) -> None:
     """Serve the champion of a model until SIGTERM or Ctrl-C; requests that have begun are answered first."""
     import uvicorn
 
-    server = ChampionServer(Releases(home, model))
+    server = ChampionServer(releases)
     threading.Thread(target=server.keep_looking, daemon=True).start()
     _log.info("release %s answers on http://%s:%d/invocations", server.now.release.id, host, port)
     uvicorn.run(make_app(server), host=host, port=port, log_level="warning")

@@ -169,7 +169,9 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
             _show_reused(client, experiment, system, child, made_by=run_id)
         else:
             created.append(tags["fingerprint"])
-        if trained := tags.get("fingerprint.explorer"):
+        # A release may be champion however its run ended; and one that was judged is whole.
+        is_whole = run.status == "FINISHED" or (run.serving and run.serving.gated and "fingerprint.evaluation" in tags)
+        if is_whole and (trained := tags.get("fingerprint.explorer")):
             shown_by[trained] = run_id
     versions = _register(client, run, stages, shown_by, publisher)
     where = _published(client, uri, experiment, parent)
@@ -238,7 +240,7 @@ def _register(
     client: MlflowClient, run: FlowRun, stages: Sequence[Stage], shown_by: Mapping[str, str], publisher: str
 ) -> tuple[str, ...]:
     """Register the explorers that the registry lacks; a failure is a warning of its own: the runs are published."""
-    if run.serving is None or run.status != "FINISHED":
+    if run.serving is None or (run.status != "FINISHED" and not shown_by):
         return ()
     try:
         return register_explorers(client, run, stages, shown_by, publisher)

@@ -26,8 +26,10 @@ _log = logging.getLogger(__name__)
 def announce(releases: Releases) -> None:
     """Tell the webhook of the decisions that nobody was told of. They are noted as told before: never twice."""
     try:
+        if all(move.announced for move in releases.moves()):
+            return
+        url = address(releases.home)  # where Prefect, who knows it, is away, they are told later
         moves = releases.take_unannounced()
-        url = address(releases.home) if moves else ""
     except Exception as problem:  # a full disk, a Prefect that is away: the decision stands
         _log.warning("no webhook was told of %s: %s", releases.model, type(problem).__name__)
         return

@@ -18,6 +18,7 @@ TOPIC = "[topic]"
 CLAIM = "[claim]"
 NUM_NEAREST = 5
 MAX_CHARACTERS = 20_000  # of a question: longer ones are rejected
+MAX_COMPARED = 300  # characters of a topic that is not there, or a question, that are compared with the names
 GOOD_MATCH = 80.0  # percent of characters in common
 MAX_WORDS = 20  # of an unlinked question that are compared with the names
 
@@ -90,7 +91,7 @@ def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
 
 
 def _link_error(fault: str, value: str, graph: KnowledgeGraph) -> LinkError:
-    near = nearest_names(value, graph)
+    near = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
     return LinkError(f"{fault} Nearest names in the graph: {', '.join(shorten(name, 60) for name in near)}.", near)
 
 

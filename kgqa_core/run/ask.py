@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from kgqa_core.errors import InputError, LinkError
+from kgqa_core.errors import InputError, LinkError, shorten
 from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question
@@ -90,12 +90,16 @@ class Answerer:
 def link_asked(question: str, topics: Sequence[str], graph: KnowledgeGraph) -> Question:
     """Return a question with the topics that were named (empty names are none), or the one that its text names.
 
-    Raises InputError where the question is empty, LinkError with the nearest names where no topic is found.
+    Raises InputError where the question is empty or no text, LinkError with the nearest names where no topic is found.
     """
     from kgqa_core.questions.link import link_question
 
     if not question.strip():
         raise InputError("the question is empty")
+    try:
+        "".join((question, *topics)).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{shorten(question)} or its topic holds half a character, which no text has") from None
     return link_question(question, graph, topics=list(filter(None, topics)))
 
 

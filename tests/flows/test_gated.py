@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import pytest
 from mlflow import MlflowClient
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from typer.testing import CliRunner
 
+from flows.cli import app
 from tests.flows.rivers import Run
 
 CONFIG = """\
@@ -113,6 +117,44 @@ def assert_told(run: Run, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.info.status for one in runs} == {"FINISHED"}
     assert {one.data.params["gate.reason"] for one in runs} == {reason}
     assert "gate.md" in {file.path for file in tracked.list_artifacts(runs[0].info.run_id)}
+
+
+def test_a_run_that_would_share_the_champion_of_another_is_refused_before_anything_runs(
+    tmp_path: Path, own_home: Path
+) -> None:
+    (tmp_path / "rivers.yaml").write_text(CONFIG, encoding="utf-8")
+    release = own_home / "releases" / "kgqa-rivers-v2" / "aaaa"
+    release.mkdir(parents=True)
+    manifest = {"run": "rivers v2", "made_of": {}, "parent": None, "stages": {}, "made": "2026-01-01"}
+    (release / "release.json").write_text(json.dumps(manifest), encoding="utf-8")
+    refused = CliRunner().invoke(app, ["run", str(tmp_path / "rivers.yaml"), "--set", "name=rivers.v2"])
+    assert (refused.exit_code, "'rivers v2' came first: give 'rivers.v2' another name" in refused.stderr) == (2, True)
+    assert [path.name for path in own_home.iterdir()] == ["releases"]
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+import flows.pipeline
+from flows.run import run_flow
+from kgqa_core.config_file import read_config
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+flows.pipeline.write_report = stop  # what comes after the champion was moved
+run_flow("retrain", read_config(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+def test_a_promotion_whose_run_is_stopped_right_after_it_is_told_all_the_same(run: Run) -> None:
+    command = [sys.executable, "-c", STOPPED, run.conf]
+    stopped = subprocess.run(command, env=run.environment, capture_output=True, text=True, check=False)
+    assert "KeyboardInterrupt" in stopped.stderr
+    (move,) = document(run, "history")["moves"]
+    assert (move["kind"], move["told"], move["announced"]) == ("promoted", True, True)
+    assert aliases(run) == {"champion": "1"}
 
 
 @pytest.mark.slow

@@ -116,6 +116,16 @@ def test_a_person_asks(films: KnowledgeGraph, ids: Ids) -> None:
         link_question("Who directed it?", films, topics=["vertigo"])
 
 
+def test_a_topic_of_any_length_is_compared_with_the_names_by_its_beginning(
+    films: KnowledgeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = list[str]()
+    monkeypatch.setattr("kgqa_core.questions.link.nearest_names", lambda value, _: compared.append(value) or [])
+    with pytest.raises(LinkError, match="is no entity of the graph"):
+        link_question("Who directed it?", films, topics=["Vertigo" * 1_000_000])
+    assert [len(value) for value in compared] == [300]
+
+
 @pytest.mark.parametrize("words", [["nothing"], ["up", "in", "the"]])
 def test_looking_for_names_takes_as_many_look_ups_as_there_are_words(
     named: KnowledgeGraph, words: list[str], monkeypatch: pytest.MonkeyPatch

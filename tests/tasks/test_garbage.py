@@ -90,6 +90,8 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
     (tmp_path / "outbox").mkdir()
     (tmp_path / "outbox" / "1-old.lock").touch()
     (tmp_path / "outbox" / "1-old.unreadable").touch()
+    (tmp_path / "run" / "flows").mkdir(parents=True)
+    (tmp_path / "run" / "flows" / "killed.lock").touch()
     partial = tmp_path / "outbox" / ".x.json.123.partial"
     partial.touch()
     os.utime(partial, (time.time() - 7200,) * 2)
@@ -105,6 +107,7 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
                 ("half-made artifact", "deadbeef.work"),
                 ("half-written file", partial.name),
                 ("lock file", "1-old.lock"),
+                ("lock file", "killed.lock"),
                 ("lock file", f"{artifacts[0].folder.name}.lock"),
                 ("lock file", f"{artifacts[1].folder.name}.lock"),
             ]
@@ -131,6 +134,13 @@ def make(home: Path, stage: str, number: int, **inputs: str) -> Artifact:
     return made
 
 
+def release(home: Path, name: str, made: str) -> None:
+    """Write a release that holds nothing."""
+    manifest = {"run": "x", "made_of": {}, "parent": None, "stages": {}, "made": made}
+    (home / "releases" / "kgqa-x" / name).mkdir(parents=True)
+    write_json(home / "releases" / "kgqa-x" / name / "release.json", manifest)
+
+
 def note(home: Path, run: str, *made: Artifact) -> None:
     note_run(home, run, [StageOutcome(one.recipe.stage, one, built=True) for one in made])
 
@@ -152,6 +162,24 @@ def test_a_pin_is_a_whole_name_or_the_beginning_of_one_id(tmp_path: Path) -> Non
     assert paths(tmp_path) == []
 
 
+def test_a_pin_that_is_written_by_hand_may_be_the_beginning_of_an_id(tmp_path: Path) -> None:
+    pinned, other = (make(tmp_path, "graph", number) for number in range(2))
+    release(tmp_path, "aaaa", "2026-01-01")
+    release(tmp_path, "bbbb", "2026-01-02")
+    (tmp_path / "pins.txt").write_text(f"{pinned.fingerprint[:9]}\naaa\n", encoding="utf-8")
+    assert paths(tmp_path) == [other.folder.relative_to(tmp_path).as_posix()]
+
+
+def test_a_release_that_is_promoted_after_it_was_found_stays(tmp_path: Path) -> None:
+    for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02")):
+        release(tmp_path, name, made)
+    found = find_garbage(tmp_path, last=1, days=0)
+    assert [one.path.name for one in found] == ["aaaa"]
+    Releases(tmp_path, "kgqa-x").move("promoted", "aaaa", "by hand, while the rest is deleted")
+    assert collect(tmp_path, found) == 0
+    assert (tmp_path / "releases" / "kgqa-x" / "aaaa" / "release.json").is_file()
+
+
 def test_a_full_disk_loses_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [make(tmp_path, "graph", number).fingerprint for number in range(2)]
     pin(tmp_path, made[0])
@@ -167,11 +195,8 @@ def test_a_full_disk_loses_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_half_made_release_takes_no_place_of_the_last_ones(tmp_path: Path) -> None:
-    folder = tmp_path / "releases" / "kgqa-x"
     for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02"), (".cccc.1234.partial", "2026-01-03")):
-        (folder / name).mkdir(parents=True)
-        manifest = {"run": "x", "made_of": {}, "parent": None, "stages": {}, "made": made}
-        write_json(folder / name / "release.json", manifest)
+        release(tmp_path, name, made)
     assert paths(tmp_path) == ["releases/kgqa-x/aaaa"]
 
 

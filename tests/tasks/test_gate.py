@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 from dataclasses import asdict, replace
@@ -118,9 +119,23 @@ def test_a_first_release_has_to_load_and_to_beat_its_control(pipeline: Pipeline,
 
 
 def test_limits_of_a_fresh_process_refuse_with_what_was_measured(pipeline: Pipeline, release: Release) -> None:
-    reason = judged(pipeline, release, None, max_seconds=1e-6, max_memory="10MB").reason
-    assert "s in a fresh process; 1e-06 are allowed" in reason
-    assert "gate.max_memory is 10MB" in reason
+    held = b"x" * 700_000_000  # what training took is not held against the release
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    verdict = judged(pipeline, release, None, max_seconds=1e-6, max_memory="10MB")
+    assert "s in a fresh process; 1e-06 are allowed" in verdict.reason
+    assert "gate.max_memory is 10MB" in verdict.reason
+    figures: Any = document(verdict)["figures"]
+    assert 100 < figures["fresh_process.memory_mb"] < own - len(held) / 2e6
+
+
+def test_what_a_busy_machine_refused_is_measured_again(
+    pipeline: Pipeline, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = [({"max_seconds": 70.0}, ["a question took 70 s"]), ({"max_seconds": 0.1}, [])]
+    monkeypatch.setattr("tasks.gate.ask_in_fresh_process", lambda *_: replies.pop(0))
+    busy, calm, again = (judged(pipeline, release, None, max_seconds=59) for _ in range(3))
+    assert (busy.reason, calm.faults) == ("a question took 70 s", ())
+    assert (calm.outcome.built, again.outcome.built, again.faults) == (True, False, ())
 
 
 def test_a_release_that_does_not_load_is_refused(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import os
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +19,7 @@ from kgqa_core.errors import KgqaError
 from tasks import keeper
 from tasks.keeper import PENDING_SECONDS, TRIES, Keeper
 from tasks.poller import Poller
-from tasks.services import Services, read_services
+from tasks.services import Services, command_of, read_services
 
 GONE = 2**22 + 1  # above the largest id that a process may have
 
@@ -109,6 +112,79 @@ def test_a_run_that_its_worker_could_not_start_is_given_to_it_again_a_few_times(
     for _ in range(TRIES + 2):
         kept.give_again()
     assert kept.scheduled == ["flow_runs/r2/set_state"] * TRIES
+
+
+class Api(BaseHTTPRequestHandler):
+    """Prefect's API, as far as it says who asked what."""
+
+    asked: list[tuple[str, str | None]]
+
+    def do_POST(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, *given: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_server_with_a_password_is_asked_with_it_and_the_password_is_in_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: bool
+) -> None:
+    monkeypatch.setattr(Api, "asked", [], raising=False)
+    kept = StandIn(tmp_path)
+    if variable:
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ann:s/cret")
+    with HTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        user = "" if variable else "ann:s%2Fcret@"
+        kept.services = replace(kept.services, prefect=f"http://{user}127.0.0.1:{server.server_address[1]}/api")
+        assert Keeper._ask(kept, "flow_runs/filter", {}) == []
+        server.shutdown()
+    assert Api.asked == [("/api/flow_runs/filter", f"Basic {base64.b64encode(b'ann:s/cret').decode()}")]
+    for place in ("127.0.0.1/api", "127.0.0.1:9/api"):
+        kept.services = replace(kept.services, prefect=f"http://ann:s3cret@{place}")
+        monkeypatch.setattr(kept, "_ask", lambda *of: Keeper._ask(kept, *of))
+        kept._attempt(kept.give_again)
+    assert caplog.text.count("cannot look after services") == 2
+    assert "s3cret" not in caplog.text
+
+
+def test_what_the_keeper_starts_asks_no_proxy_for_servers_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "PREFECT_API_URL", "PREFECT_LOGGING_LEVEL", "PREFECT_HOME"):
+        monkeypatch.setenv(name, "")  # and back at the end
+    kept = StandIn(tmp_path)
+    replace(kept.services, prefect="http://127.0.0.1:4200/api", mlflow="https://mlflow.example").write()
+
+    def start_all(one: Keeper) -> None:
+        raise KgqaError("enough")
+
+    monkeypatch.setattr(Keeper, "start_all", start_all)
+    with pytest.raises(SystemExit, match="enough"):
+        keeper.main(tmp_path)
+    worker = command_of(kept.services, "worker-kgqa-cpu")[1]
+    assert worker["no_proxy"] == worker["NO_PROXY"] == "127.0.0.1"
+
+
+def test_the_keepers_own_log_begins_anew_when_it_is_large(
+    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    clock.sleep = stop
+    monkeypatch.setattr(keeper, "MAX_LOG", 7)
+    kept = StandIn(tmp_path)
+    log = kept.services.log("keeper")
+    log.parent.mkdir(parents=True)
+    log.write_text("Prefect is away, again")
+    with pytest.raises(KeyboardInterrupt):
+        kept.keep()
+    assert (log.read_text(), log.with_name("keeper.log.1").read_text()) == ("", "Prefect is away, again")
 
 
 CONFIG = """\
@@ -223,6 +299,21 @@ def test_a_full_disk_ends_no_keeper_and_what_ended_starts_once_there_is_space(
     assert started == ["worker-kgqa-cpu"] * 2
     noted = read_services(tmp_path)
     assert noted is not None and noted.processes["worker-kgqa-cpu"].pid == GONE + 2
+
+
+def test_files_in_object_storage_hold_up_no_dump_that_is_here_and_where_all_are_there_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dumps = Dumps(tmp_path)
+    elsewhere = CONFIG.replace("questions.jsonl", "s3://bucket/questions.jsonl")
+    (tmp_path / "rivers.yaml").write_text(elsewhere, encoding="utf-8")
+    dumps.polls(2)
+    dumps.add("b.tsv", "x\ty\tz\n")
+    assert dumps.polls(3) == 1
+    assert dumps.emitted[0]["payload"]["files"] == [str(tmp_path / "dump")]
+    (tmp_path / "rivers.yaml").write_text(elsewhere.replace("path: dump", "path: s3://bucket/dump"), encoding="utf-8")
+    assert dumps.polls(2) == 0
+    assert caplog.text.count("no dump is watched for rebuild: ") == 1
 
 
 def test_what_came_while_nobody_polled_is_told_of_and_nothing_twice(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tasks import outbox
 from tasks.outbox import end_killed, noted, waiting
+from tasks.runtime import only_process
 from tasks.tracking import publish
 from tests.conftest import Start
 from tests.tasks.published import (
@@ -40,6 +41,18 @@ def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_
     killed = seen(home)[1]["brave-otter-1"]
     assert (killed.info.status, killed.data.tags["stage.graph"]) == ("KILLED", "built")
     assert not list((home / "outbox").iterdir())
+
+
+def test_a_killed_run_that_prefect_started_once_more_is_not_told_to_have_crashed(home: Path, start: Start) -> None:
+    run = start(NOTED, home, stdout=subprocess.PIPE)
+    assert run.stdout is not None and run.stdout.readline() == "noted\n"
+    run.kill()
+    run.wait(30)
+    told_of: list[str] = []
+    with only_process(home, "flow-run-1"):  # its second process, which looks for killed runs as well
+        assert end_killed(home, told_of.append) == ["flow-run-1", "flow-run-7"]
+    assert told_of == ["flow-run-7"]
+    assert [note.run.status for note in waiting(home)] == ["KILLED"]
 
 
 def test_a_run_on_a_disk_without_locks_is_not_taken_for_dead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 
@@ -216,7 +218,7 @@ def test_a_models_name_is_one_that_mlflow_takes(run: str, model: str) -> None:
 
 @pytest.mark.parametrize("version", ["@champion", "/1"])
 def test_a_registered_model_answers_as_its_run_does(
-    registered: Path, store: str, tiny_run: TinyRun, version: str
+    registered: Path, store: str, tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     def rounded(answer: Answer) -> Answer:
         """Scores differ a little by how texts were batched."""
@@ -224,8 +226,10 @@ def test_a_registered_model_answers_as_its_run_does(
         return replace(answer, candidates=lines)
 
     question = str(examples_of(registered)[1]["question"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     answer = load_answerer(tiny_run.config.runtime.home, f"models:/kgqa-tiny{version}").ask(question)
     assert answer.candidates
+    assert not list(tmp_path.iterdir())
     assert rounded(answer) == rounded(open_answerer(Pipeline(tiny_run.config)).ask(question))
 
 
@@ -270,10 +274,51 @@ def test_aliases_go_where_the_gate_says_and_wait_for_versions_that_are_not_there
     assert aliases(home) == {"champion": 1}
 
 
-def test_aliases_wait_where_mlflow_is_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+def test_where_mlflow_is_away_aliases_wait_and_a_model_that_is_asked_for_is_an_error_without_a_password(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = mlflow.get_tracking_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:s3cret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert not point_aliases(home, "kgqa-tiny", "any", None)
+    assert "http://***@127.0.0.1:9" in caplog.text
+    try:
+        with pytest.raises(
+            InputError, match=r"cannot load models:/x@champion from MLflow \(http://\*\*\*@.*answer\?"
+        ) as told:
+            load_answerer(home, "models:/x@champion")
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert "s3cret" not in caplog.text + str(told.value)
+
+
+def test_a_failed_run_with_a_gate_registers_what_it_judged_as_that_may_be_champion(
+    empty_store: Path, tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    assert tiny_run.run.serving is not None
+    gated, ungated = replace(tiny_run.run.serving, gated=True), tiny_run.run.serving
+    unjudged = [outcome for outcome in tiny_run.outcomes if not outcome.key.startswith("evaluation")]
+    expected = ("kgqa-tiny/1",)
+    for serving, outcomes, versions in (
+        (ungated, tiny_run.outcomes, ()),
+        (gated, unjudged, ()),
+        (gated, tiny_run.outcomes, expected),
+    ):
+        home = copy_store(empty_store, tmp_path / f"{len(outcomes)} {serving.gated}")
+        done = publish(home, replace(tiny_run.run, serving=serving, status="KILLED"), outcomes)
+        assert done is not None
+        assert done.versions == versions
+
+
+def test_a_model_of_another_run_gets_no_versions_of_this_one(
+    home: Path, tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client_of(home).set_registered_model_tag("kgqa-tiny", "config_name", "tiny'")
+    other = replace(tiny_run.run, id="another", config_name="tiny")
+    done = publish(home, other, retrained(tiny_run, tmp_path / "a", 1))
+    assert done is not None
+    assert done.versions == ()
+    assert "the runs 'tiny' and \"tiny'\" would share the model kgqa-tiny" in caplog.text
 
 
 def test_a_run_with_a_gate_registers_versions_and_leaves_the_aliases_alone(

@@ -10,11 +10,11 @@ import pytest
 
 from flows import gated
 from kgqa_core.artifacts import read_artifact, write_json
-from kgqa_core.config import RunConfig, TrackingSection
-from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.config import GateSection, RunConfig, TrackingSection
+from kgqa_core.errors import ArtifactError, ConfigError, InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.serve import open_served
-from tasks.release import Release, Releases, champion_of, release_id, resolve_start, without_start
+from tasks.release import Release, Releases, champion_of, release_id, releases_of, resolve_start, without_start
 
 MODEL = "kgqa-tiny"
 
@@ -189,6 +189,17 @@ def test_training_starts_from_the_champion_and_nothing_new_from_where_it_started
         resolve_start(started(config, "models:/kgqa-tiniest@champion"))
 
 
+def test_a_run_whose_name_makes_the_model_of_another_run_is_refused(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    gated = tiny_copy.model_copy(update={"gate": GateSection()})
+    assert releases_of(gated).folder == releases.folder
+    releases.folder.rename(releases.folder.with_name("kgqa-tiny-v2"))
+    for name in ("tiny.v2", "tiny v2", "tiny-v2"):
+        with pytest.raises(ConfigError, match=rf"the runs '{name}' and 'tiny' would share the model kgqa-tiny-v2"):
+            releases_of(gated.model_copy(update={"name": name}))
+
+
 def test_a_start_that_was_deleted_stops_nothing(releases: Releases, tiny_copy: RunConfig) -> None:
     config = started(tiny_copy, f"models:/{MODEL}@champion")
     child = releases.make(config, Pipeline(without_start(config)), "gone", "0")
@@ -211,6 +222,34 @@ def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, r
     shutil.rmtree(release.folder / "artifacts" / "explorer")
     with pytest.raises(ArtifactError, match=rf"{release.explorer}/manifest\.json is missing"):
         releases.restore(release)
+
+
+def test_weights_that_changed_where_they_are_served_are_not_promoted(releases: Releases, release: Release) -> None:
+    assert releases.restore(release) == []
+    with (release.served / "model.safetensors").open("r+b") as weights:
+        weights.seek(-1, os.SEEK_END)
+        weights.write(b"\x7f")
+    with pytest.raises(
+        ArtifactError, match=rf"{release.id} is damaged: .*served/model\.safetensors is .* not as it was"
+    ):
+        releases.restore(release)
+
+
+def test_a_release_that_is_put_back_while_a_run_makes_the_same_anew_stops_no_run(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    pipeline = Pipeline(tiny_copy)
+    lost = pipeline.artifact("explorer-seed0")
+    shutil.rmtree(lost.folder)
+
+    def train(folder: Path) -> None:
+        for one in lost.files:
+            shutil.copy(release.folder / "artifacts" / "explorer" / release.explorer / one.name, folder / one.name)
+        assert releases.restore(release) == ["explorer-seed0"]
+
+    made, _ = pipeline.store.build(lost.recipe, train)
+    assert made.content == lost.content
+    assert not lost.folder.with_suffix(".work").exists()
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -147,6 +147,19 @@ def test_a_server_of_the_users_own_is_used_and_none_is_started(tmp_path: Path, m
     assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
 
 
+def test_a_run_on_a_server_that_is_there_unwinds_when_it_is_stopped(tmp_path: Path, start: Start) -> None:
+    run = start(
+        RUN.replace("time.sleep(120)", "\n        try: time.sleep(120)\n        finally: print('told', flush=True)"),
+        tmp_path,
+        env={"PREFECT_API_URL": "http://127.0.0.1:9/api"},
+    )
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.send_signal(signal.SIGTERM)
+    assert run.communicate(timeout=30)[0] == "told\n"
+    assert run.returncode == 128 + signal.SIGTERM
+
+
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(KgqaError, match="Set KGQA_HOME"), prefect_server(tmp_path / "home"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prefect.exceptions import Abort
@@ -20,7 +22,8 @@ from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, KgqaError
 from tasks.leftovers import process_started, running_server, services_file
 from tasks.mlflow_store import absolute_places, tracking_uri
-from tasks.runtime import dataset_lock, only_process
+from tasks.runtime import dataset_lock, only_process, train_in_pool
+from tasks.server import prefect_server
 from tasks.services import (
     TOKEN,
     Services,
@@ -33,6 +36,7 @@ from tasks.services import (
     run_here,
     up,
 )
+from tests.conftest import Start
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -100,6 +104,12 @@ def test_commands_of_the_home_use_what_runs(tmp_path: Path, monkeypatch: pytest.
     made(tmp_path, keeper=Started(os.getpid(), process_started(os.getpid()) or ""))
     assert running_server(tmp_path, "prefect") == "http://127.0.0.1:7/api"
     assert tracking_uri(tmp_path) == "http://127.0.0.1:9"
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("no_proxy", "intranet")
+    with prefect_server(tmp_path) as url:  # whose calls do not go to a proxy
+        assert (url, os.environ["NO_PROXY"]) == ("http://127.0.0.1:7/api", "intranet,127.0.0.1")
+    assert tracking_uri(tmp_path) == "http://127.0.0.1:9"
+    assert os.environ["no_proxy"] == "intranet,127.0.0.1"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
     assert tracking_uri(tmp_path) == "http://elsewhere"
     assert up(tmp_path, host="", prefect_port=0, mlflow_port=0, deployments=tmp_path, pools=[])[1] is False
@@ -134,6 +144,58 @@ def test_what_runs_already_is_not_ended_by_somebody_who_starts_it_in_the_foregro
         run_here(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=["kgqa-cpu"])
     assert stranger.poll() is None
     assert read_services(tmp_path) == services
+
+
+IN_THE_FOREGROUND = """
+import sys, time
+from pathlib import Path
+from tasks import keeper, services
+
+class Kept(keeper.Keeper):
+    def start_all(self): print("up", flush=True)
+    def keep(self): time.sleep(60)
+
+def stop(home):
+    print("ending", flush=True)
+    time.sleep(1)
+    print("ended", flush=True)
+
+keeper.Keeper, keeper.stop_all = Kept, stop
+home = Path(sys.argv[1])
+services.run_here(home, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=home, pools=[])
+"""
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_who_ends_it_twice_in_the_foreground_leaves_nothing_running(
+    tmp_path: Path, start: Start, first: signal.Signals
+) -> None:
+    there = {"PREFECT_API_URL": "http://127.0.0.1:9/api", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    run = start(IN_THE_FOREGROUND, tmp_path, env=there)
+    assert run.stdout is not None and run.stdout.readline() == "up\n"
+    run.send_signal(first)
+    assert run.stdout.readline() == "ending\n"
+    for again in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        run.send_signal(again)
+    assert run.stdout.readline() == "ended\n"
+    run.wait(30)
+
+
+def test_what_runs_already_and_lacks_what_is_asked_for_is_an_error(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = CliRunner().invoke(app, ["up", "--deployments", "other.yaml"])
+    assert (missing.exit_code, "there is no file other.yaml" in missing.stderr) == (2, True)
+    (tmp_path / "other.yaml").touch()
+    made(own_home, keeper=Started(os.getpid(), process_started(os.getpid()) or ""))
+    for asked, lacks in (
+        (["--worker", "kgqa-cpu", "--worker", "kgqa-gpu"], "a worker of kgqa-gpu"),
+        (["--deployments", "other.yaml"], "the deployments of other.yaml"),
+    ):
+        done = CliRunner().invoke(app, ["up", *asked])
+        assert (done.exit_code, f"it runs already, without {lacks}: `kgqa down`" in done.stderr) == (2, True)
+    assert CliRunner().invoke(app, ["up", "--worker", "kgqa-cpu"]).exit_code == 0
 
 
 def test_servers_keeper_and_workers_mean_the_places_that_a_run_here_means(
@@ -172,6 +234,22 @@ def test_no_password_of_an_address_is_printed_or_readable_by_others(
     said = capsys.readouterr().out
     assert "https://***@prefect.example" in said and "secret" not in said
     assert "listen on" not in said  # none is ours
+
+
+@pytest.mark.parametrize("given", ["1m", "0", "nan", "-3"])
+def test_what_the_keeper_would_end_by_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("KGQA_POLL_SECONDS", given)
+    with pytest.raises(ConfigError, match=rf"KGQA_POLL_SECONDS is '{given}'; it must be a number of seconds"):
+        plan_services(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=[])
+
+
+def test_a_slash_at_the_end_of_an_address_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "https://prefect.example/api/")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/")
+    planned = plan_services(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=[])
+    assert (planned.prefect, planned.mlflow) == ("https://prefect.example/api", "https://mlflow.example")
 
 
 def test_an_ipv6_host_has_brackets_in_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,10 +296,44 @@ def test_of_two_runs_of_a_dataset_the_second_waits_or_does_not_begin(tmp_path: P
         busy = pytest.raises(KgqaError, match="another run of the dataset a/b is at work")
         with busy, dataset_lock(tmp_path, "a/b", wait=False):
             pytest.fail("two at once")
-        with dataset_lock(tmp_path, "other", wait=False):
+        with dataset_lock(tmp_path, "other", wait=False), dataset_lock(tmp_path, "a b", wait=False):
+            pass
+        with dataset_lock(tmp_path, "知识", wait=False), dataset_lock(tmp_path, "数据", wait=False):
             pass
     with dataset_lock(tmp_path, "a/b", wait=False):
         pass
+
+
+def test_a_pool_that_the_deployment_is_not_of_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait in its own pool, where perhaps nobody works, and the retraining for it."""
+
+    class Client:
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *raised: object) -> None: ...
+        def read_work_pool(self, name: str) -> None: ...
+        def read_workers_for_work_pool(self, name: str) -> list[SimpleNamespace]:
+            return [SimpleNamespace(status="ONLINE")]
+
+        def read_deployment_by_name(self, name: str) -> SimpleNamespace:
+            return SimpleNamespace(work_pool_name="kgqa-gpu")
+
+    trained = list[str]()
+
+    def run(name: str, **_: object) -> SimpleNamespace:
+        trained.append(name)
+        return SimpleNamespace(state=SimpleNamespace(is_completed=lambda: True))
+
+    monkeypatch.setattr("prefect.get_client", lambda **_: Client())
+    monkeypatch.setattr("prefect.deployments.run_deployment", run)
+    train_in_pool(tmp_path, "kgqa-gpu")
+    assert trained == ["train_explorer/train"]
+    train_in_pool(tmp_path, "big-gpus")
+    assert trained == ["train_explorer/train"]
+    assert "is of the pool kgqa-gpu, not of big-gpus: the explorers are trained here" in caplog.text
 
 
 def test_the_second_process_of_one_run_ends_without_a_state(tmp_path: Path) -> None:

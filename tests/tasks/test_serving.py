@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -22,7 +23,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.release import Release, Releases
-from tasks.serving import ChampionServer, Row, open_release
+from tasks.serving import ChampionServer, Row, make_app, open_release
 from tests.conftest import PROJECT, TINY_RUN
 from tests.processes import free_port, serving
 
@@ -90,7 +91,7 @@ def test_no_request_is_lost_while_the_champion_changes(
 
 
 def test_a_champion_that_cannot_be_opened_leaves_the_old_one_answering(
-    releases: tuple[Releases, Release, Release], caplog: pytest.LogCaptureFixture
+    releases: tuple[Releases, Release, Release], tiny_copy: RunConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     found, first, second = releases
     server = ChampionServer(found)
@@ -101,6 +102,24 @@ def test_a_champion_that_cannot_be_opened_leaves_the_old_one_answering(
     assert server.now.release.id == first.id
     assert f"{second.id} cannot be opened" in caplog.text
     assert server.now.answer([Row(question="")])[0]["error"] == "the question is empty"
+    pipeline = Pipeline(tiny_copy)
+    limits = tiny_copy.evaluation.model_copy(update={"evidence_paths": 1})
+    third = found.make(tiny_copy.model_copy(update={"evaluation": limits}), pipeline, None, "test")
+    found.move("promoted", third.id, "on call: at once, though the broken one is tried again later")
+    server.look()
+    assert server.now.release.id == third.id
+
+
+def test_a_question_that_is_no_text_costs_the_others_no_answer(releases: tuple[Releases, Release, Release]) -> None:
+    half = {"question": "\ud83c who directed The Drowned Harbour?", "topic": "The Drowned Harbour"}
+    rows = [half, {"question": QUESTION}, {"question": QUESTION, "topic": "\udc9f"}]
+    client = TestClient(make_app(ChampionServer(releases[0])))
+    kind = {"Content-Type": "application/json"}
+    reply = client.post("/invocations", content=json.dumps({"inputs": rows}), headers=kind)
+    assert (reply.status_code, reply.headers["X-Kgqa-Release"]) == (200, releases[1].id)
+    first, second, third = reply.json()["predictions"]
+    assert "half a character" in first["error"] and "half a character" in third["error"]
+    assert second["candidates"] and not second["error"]
 
 
 def test_a_release_is_asked_from_the_command_line_and_without_a_champion_there_is_none(

@@ -109,6 +109,23 @@ def test_a_webhook_that_fails_stops_no_move_and_its_address_is_nowhere(
     assert releases.moves()[0].to_release == "a"
 
 
+def test_what_was_decided_while_prefect_was_away_is_told_later(
+    hook: Hook, releases: Releases, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_: Path) -> str:
+        raise OSError(SECRET)
+
+    releases.move("promoted", "a", "better")
+    with monkeypatch.context() as broken:
+        broken.setattr(webhook, "address", away)
+        announce(releases)
+    assert "no webhook was told of kgqa-tiny: OSError" in caplog.text and SECRET not in caplog.text
+    assert hook.told == []
+    for _ in range(2):
+        announce(releases)
+    assert [told["to"] for told in hook.told] == ["a"]
+
+
 def test_a_webhook_that_hangs_is_not_waited_for(
     hook: Hook, releases: Releases, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
