@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[1]
 FILE = "prefect.yaml"
-LOCAL = ("127.0.0.1", "localhost", "::1")
 NOT_LOCAL = "Whoever reaches this machine can use these servers: they have no password. Put one in front of them."
 
 
@@ -115,6 +114,7 @@ def require_as_asked(services: Services, pools: list[str] | None, deployments: P
 
 def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> bool:
     """Print what runs, and say whether everything does."""
+    from tasks.leftovers import LOOPBACK
     from tasks.mlflow_store import mask
     from tasks.services import MLFLOW, PREFECT, healthy
 
@@ -146,7 +146,7 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     title = "Started" if fresh else "Runs already" if everything else "Not everything runs"
     print_table(title, ("service", "state", "process", "address", "log"), rows)
     if services.own:
-        typer.echo(f"Our servers listen on {services.host}. {'' if services.host in LOCAL else NOT_LOCAL}".rstrip())
+        typer.echo(f"Our servers listen on {services.host}. {'' if services.host in LOOPBACK else NOT_LOCAL}".rstrip())
     if fresh:
         typer.echo(
             "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL="

@@ -111,10 +111,7 @@ def make(
     section = asked.gate if judged or wanted == TRAINING else None
     shared = spent_folder(home, counts_for or run.id) if counts_for or train_on else None
     try:
-        with (
-            noted(home, run, tracked=tracks) as note,
-            capped(section, shared, keep=counts_for is not None) as caps,
-        ):
+        with noted(home, run, tracked=tracks) as note, capped(section, shared, keep=counts_for is not None) as caps:
             worker = StageTasks(note, caps.check)
             try:
                 if fetch_inputs(pipeline):

@@ -258,6 +258,7 @@ def test_an_ipv6_host_has_brackets_in_addresses(tmp_path: Path, monkeypatch: pyt
     planned = plan_services(tmp_path, host="::1", prefect_port=4299, mlflow_port=5299, deployments=tmp_path, pools=[])
     assert (planned.prefect, planned.mlflow) == ("http://[::1]:4299/api", "http://[::1]:5299")
     command, _ = command_of(planned, "prefect")
+    assert command[:3] == [sys.executable, "-m", "tasks.collecting"]  # else it stands still on SQLite
     assert command[-4:] == ["--host", "::1", "--port", "4299"]
 
 
