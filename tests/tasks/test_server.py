@@ -148,13 +148,18 @@ def test_a_server_of_the_users_own_is_used_and_none_is_started(tmp_path: Path, m
 
 
 def test_a_run_on_a_server_that_is_there_unwinds_when_it_is_stopped(tmp_path: Path, start: Start) -> None:
+    work = """
+        try:
+            print("at work", flush=True)  # only now is there something to unwind
+            time.sleep(120)
+        finally:
+            print("told", flush=True)
+"""
     run = start(
-        RUN.replace("time.sleep(120)", "\n        try: time.sleep(120)\n        finally: print('told', flush=True)"),
-        tmp_path,
-        env={"PREFECT_API_URL": "http://127.0.0.1:9/api"},
+        RUN.replace("        time.sleep(120)\n", work), tmp_path, env={"PREFECT_API_URL": "http://127.0.0.1:9/api"}
     )
     assert run.stdout is not None
-    run.stdout.readline()
+    assert [run.stdout.readline() for _ in range(2)][1] == "at work\n"
     run.send_signal(signal.SIGTERM)
     assert run.communicate(timeout=30)[0] == "told\n"
     assert run.returncode == 128 + signal.SIGTERM
