@@ -74,8 +74,8 @@ def label_of(name: str) -> str:
     """Return what a figure measures, with its unit; raises ``ValueError`` for a name that is none."""
     if name in COSTS:
         return COSTS[name]
-    if (system := _OF_SYSTEM.fullmatch(name)) and system["score"] in SCORES:
-        return f"{system['row']}: {SCORES[system['score']]}"
+    if row := row_of(name):
+        return f"{row}: {SCORES[name.removeprefix(f'system.{row}.')]}"
     found = _SCORE.fullmatch(name)
     if found is None or found["score"] not in SCORES or found["control"] not in (None, *CONTROLS):
         forms = f"{', '.join(f'{one}.<score>' for one in (*CONTROLS, 'system.ROW'))}, and <score>.hop<number>"
@@ -83,6 +83,12 @@ def label_of(name: str) -> str:
         raise ValueError(f"no stage records {shorten(name)}; legal: {legal}; scores also as {forms}")
     label = SCORES[found["score"]] + (f", {found['hops']}-hop" if found["hops"] else "")
     return f"{CONTROLS[found['control']]}: {label}" if found["control"] else label
+
+
+def row_of(name: str) -> str | None:
+    """Return which row of the comparison of systems a figure is of; None where it is of none."""
+    found = _OF_SYSTEM.fullmatch(name)
+    return found["row"] if found and found["score"] in SCORES else None
 
 
 def curve_label(name: str) -> str:

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import Setting, configure, machine_paths, packaged, parse_setting, read_yaml, validated
-from kgqa_core.errors import ConfigError
+from kgqa_core.errors import ConfigError, with_nearest
+from kgqa_core.run.stages.systems import system_key
 from kgqa_core.tracking import hop_metric, read_record
-from tasks.sweep_config import BASE, COSTS, CURVES, POINT, SCORES, PointSection, SweepFile, label_of
+from tasks.sweep_config import BASE, COSTS, CURVES, POINT, SCORES, PointSection, SweepFile, label_of, row_of
 
 CONTROL_ROLES = {"template control": "template_control.", "ceiling": "ceiling."}
 MAX_NAME = 90  # characters of a run's name; files are named by it
@@ -167,7 +168,18 @@ def read_sweep(path: Path, overrides: Iterable[str] = ()) -> Sweep:
     homes = {str(point.config.runtime.home): point.label for point in points}
     if len(homes) > 1:
         raise ConfigError(f"{path}: its runs have several homes, {' and '.join(homes)}; set KGQA_HOME")
+    rows = list(dict.fromkeys(row for point in points for row in _rows(point.config)))
+    for name in (*file.table, *(name for plot in file.plots for name in (plot.x or "", *plot.y))):
+        if (row := row_of(name)) and row not in rows:
+            raise ConfigError(f"{path}: {name}: no run has a row {row!r}; rows: {with_nearest(row, rows) or 'none'}")
     return Sweep(path.stem, path, file, points)
+
+
+def _rows(config: RunConfig) -> Iterator[str]:
+    """Yield what the figures of a run's systems go by: its rows, each with whoever else answers for the model."""
+    for row, (_, answerers) in config.systems.rows().items() if config.systems else ():
+        for who in answerers:
+            yield system_key(row, who, 0).removeprefix("system-").removesuffix("-seed0")
 
 
 def _points(path: Path, file: SweepFile, given: Sequence[Setting]) -> Iterator[SweepPoint]:

@@ -306,7 +306,7 @@
     const answers = run.answers.map((answer, at) => h("li", { class: run.right[at] ? "R" : "W" }, answer, run.right[at] ? " ✓" : " ✗", run.supported[at] === false && " (no evidence)"));
     const facts = [`F1 ${run.f1}`, run.confidence != null && `confidence ${run.confidence.toFixed(2)}`, run.num_calls && many(run.num_calls, "call"),
       run.num_prompt_tokens && many(run.num_prompt_tokens + run.num_tokens, "token"), run.seconds != null && `${run.seconds.toFixed(2)} s`, ...Object.entries(run.counts).filter(([what]) => what.startsWith("num_")).map(([what, count]) => `${what.slice(4).replaceAll("_", " ")}: ${count}`)].filter(Boolean).join(" · ");
-    const ranks = run.ranks.length ? `Golds among ${many(run.num_candidates, "candidate")} at rank ${run.ranks.slice(0, 10).join(", ")}.` : `No gold among ${many(run.num_candidates, "candidate")}.`;
+    const ranks = !run.num_candidates ? "" : run.ranks.length ? `Golds among ${many(run.num_candidates, "candidate")} at rank ${run.ranks.slice(0, 10).join(", ")}.` : `No gold among ${many(run.num_candidates, "candidate")}.`;
     return h("section", { class: `system${place === chosen ? " chosen" : ""}`, "aria-label": name.name },
       h("h3", {}, h("a", { href: address(`/q/${encodeURIComponent(one.id)}`, { system: name.name }) }, name.name), " ", h("span", { class: letter }, WORDS[letter])),
       h("p", { class: "soft" }, name.by, name.by && h("br"), facts),

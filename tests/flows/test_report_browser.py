@@ -198,14 +198,17 @@ def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.flows.test_report.PATH", "(Rome, capital_of, Italy)")
-    systems = [("right", write_run(tmp_path, "right", (1,))), ("wrong", write_run(tmp_path, "wrong", (3,)))]
-    file = build(systems, tmp_path / "seen", title="two systems", beside=Beside(NOTHING))
+    answers = {"right": (1,), "wrong": (3,), "silent": ()}
+    systems = [(name, write_run(tmp_path, name, own)) for name, own in answers.items()]
+    file = build(systems, tmp_path / "seen", title="three systems", beside=Beside(NOTHING))
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto(file.as_uri())
     page.get_by_role("row", name="wrong").get_by_role("link", name="1").click()  # two clicks lead to the reason
     page.get_by_role("row").nth(1).get_by_role("link").click()
     chosen = page.locator("section.chosen")
-    assert "null" not in page.locator("main").inner_text()  # in the place of what the explorer did not walk
+    said = page.locator("main").inner_text()
+    assert "null" not in said  # in the place of what the explorer did not walk
+    assert "No gold among 1 candidate." in said and "among 0 candidates" not in said  # silence has ranked nothing
     assert "Lost: pruned" in chosen.inner_text() and chosen.get_attribute("aria-label") == "wrong"
     drawn = page.get_by_role("img", name="those of wrong stand out")
     assert drawn.locator(".topic").count() == 1  # Italy alone, though Rome is the head

@@ -113,6 +113,14 @@ def test_what_is_wrong_is_named(write: Write, text: str, message: str) -> None:
     assert re.search(message, said), said
 
 
+@pytest.mark.parametrize("shown", ["table: [system.rog.hits1]", "plots: [{x: point, y: [system.rog.f1]}]"])
+def test_a_row_that_no_run_compares_is_named_before_any_runs(write: Write, shown: str) -> None:
+    runs = "base: ../towns.yaml\npoints: [{label: a, set: {systems: {run: [explorer, rog], answered_by: [oracle]}}}]\n"
+    assert re.search(r"no run has a row 'rog'; rows: explorer, rog-oracle", refused(write(runs + shown)))
+    read_sweep(write(runs + shown.replace("rog", "rog-oracle")))
+    assert "no run has a row 'rog'; rows: none" in refused(write("base: ../towns.yaml\ntable: [system.rog.hits1]"))
+
+
 def test_what_the_sweep_varies_cannot_be_set(write: Write) -> None:
     path = write("base: ../towns.yaml\npoints: [{label: a, set: {encoder: {kind: hash}}}]\n")
     assert "the sweep itself sets encoder" in refused(path, "encoder.dim=8")
