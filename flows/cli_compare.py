@@ -12,7 +12,7 @@ import typer
 
 from flows.cli_output import PERCENT, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
-from flows.cli_session import Json, open_run, working
+from flows.cli_session import Json, Settings, open_run, working
 from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def compare(
             "the folder of an evaluation, or a predictions.parquet.",
         ),
     ],
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs on the same questions: is one better, or is the difference within noise?
@@ -52,13 +53,18 @@ def compare(
     Examples:
       kgqa compare conf/demo.yaml@0 conf/demo.yaml@1
       kgqa compare conf/a.yaml@rog conf/b.yaml@rog
+      kgqa compare conf/demo.yaml --set systems.answered_by=[oracle]
       kgqa compare conf/nightly.yaml@champion conf/nightly.yaml@challenger
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
     if len(set(runs)) < len(runs):
         raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
-    found = {run: find_predictions(run) for run in runs}
+    found = {run: find_predictions(run, settings or ()) for run in runs}
     paths = [path for named in found.values() for _, path in named]
+    by_name: dict[str, str] = {}
+    for run, (name, _) in ((run, one) for run, own in found.items() for one in own):
+        if (other := by_name.setdefault(name, run)) != run:
+            raise ConfigError(f"give each run once: {other} and {run} both name {name}")
     with working("comparing"):
         from kgqa_core.evaluation.compare import compare_runs
         from kgqa_core.evaluation.runs import read_system_run
@@ -91,6 +97,7 @@ def confidence(
         typer.Option(metavar="RUN", help="Its answers to dev questions. Default: of CONF with evaluation.split=dev."),
     ] = None,
     risk: Annotated[float, typer.Option(min=0, max=100, help="Percent of wrong answers that may be given.")] = 10.0,
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Choose on dev below which confidence a system should abstain, and show what that does on other questions.
@@ -104,11 +111,14 @@ def confidence(
       kgqa confidence conf/demo.yaml@rog --risk 5
       kgqa confidence test.parquet --dev dev.parquet --json
     """
-    of_test = find_predictions(run)
+    given = settings or ()
+    of_test = find_predictions(run, given)
     base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
     if not (dev or _is_configuration(Path(base or run))):
         raise ConfigError(f"{run} does not say where its answers to dev questions are: give --dev RUN")
-    of_dev = find_predictions(dev) if dev else _evaluations(Path(base or run), part if base else None, DEV)
+    of_dev = (
+        find_predictions(dev, given) if dev else _evaluations(Path(base or run), part if base else None, (*given, *DEV))
+    )
     with working("reading"):
         from flows.trust import trust_document
         from kgqa_core.evaluation.runs import read_system_run

@@ -108,6 +108,23 @@ def test_one_run_without_systems_has_nothing_to_be_compared_with(conf: Path, wri
         assert f"{one} is one run and compares no systems" in done.stderr and "give two runs" in done.stderr
 
 
+def test_one_run_by_two_names_is_not_compared_with_itself(conf: Path) -> None:
+    done = kgqa(conf, f"{conf}@0")
+    assert done.exit_code == 2 and f"{conf} and {conf}@0 both name {conf}@0" in " ".join(done.stderr.split()), (
+        done.stdout
+    )
+
+
+def test_runs_that_overrode_settings_are_compared_by_giving_them_again(
+    conf: Path, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    home, elsewhere = tiny_config.runtime.home, tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(conf.read_text(encoding="utf-8").replace(str(home), str(tmp_path)), encoding="utf-8")
+    folder = Pipeline(tiny_config).artifact("evaluation-seed0").folder
+    done = kgqa(elsewhere, folder, f"--set=runtime.home={home}", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["comparisons"], done.stderr
+
+
 def test_one_run_of_a_system_is_shown_alone(tmp_path: Path) -> None:
     assert "rog" in kgqa(a_system(tmp_path, "rog", 80)).stdout
 
