@@ -118,7 +118,7 @@
 
   function front() {
     const tables = overview.tables.map((one, place) => table(one, `table${place}`));
-    const parts = [h("h2", {}, "Systems side by side"), h("p", {}, `${many(overview.num_questions, "question")}, ${many(overview.runs.length, "system")}.`)];
+    const parts = [h("h2", {}, "Systems side by side"), h("p", {}, `${many(overview.num_questions, "question")}, ${many(overview.runs.length, "run")}.`)];
     parts.push(...tables.slice(0, 1), ...overview.sentences.map(text => h("p", {}, text)));
     if (!overview.runs.length) return [...parts, h("p", {}, "No system has answered yet.")];
     if (overview.points.length > 1) parts.push(h("h2", {}, "Accuracy against cost"), cost());
@@ -161,23 +161,24 @@
     const chosen = where().query.get("cost") || "calls", own = overview.points.filter(one => one[chosen] != null);
     const most = Math.max(...own.map(one => one[chosen]), 1e-9), x = value => 60 + 660 * value / most, y = value => 300 - 2.6 * value;
     const labels = [];
-    const free = (left, height) => {  // labels of systems that are alike stand below each other
-      while (labels.some(([x, y]) => Math.abs(x - left) < 130 && Math.abs(y - height) < 14)) height += 14;
-      labels.push([left, height]);
-      return height;
+    const named = one => {  // names of systems that are alike stand below each other, near their dots or nowhere
+      const left = x(one[chosen]), first = y(one.hits1) + 4;
+      const height = [first, first + 14, first + 28].find(at => at < 320 && !labels.some(([x, y]) => Math.abs(x - left) < 130 && Math.abs(y - at) < 14));
+      if (height) labels.push([left, height]);
+      return height && h("text", { x: left + 8, y: height }, one.system);
     };
     const drawing = h("svg", { viewBox: "0 0 900 340", role: "img", "aria-label": `Hits@1 against ${chosen} per question` },
       [0, 25, 50, 75, 100].map(at => [h("line", { class: "edge", x1: 60, x2: 720, y1: y(at), y2: y(at) }), h("text", { x: 50, y: y(at) + 4, "text-anchor": "end" }, at)]).flat(),
       h("text", { x: 390, y: 330, "text-anchor": "middle" }, `${chosen} per question (0 to ${most.toPrecision(3)})`),
       h("text", { x: 14, y: 24 }, "Hits@1"),
-      own.map(one => h("g", {}, h("circle", { class: "point", cx: x(one[chosen]), cy: y(one.hits1), r: 5 }, h("title", {}, `${one.system}: ${one.hits1.toFixed(1)} at ${one[chosen].toPrecision(3)}`)),
-        h("text", { x: x(one[chosen]) + 8, y: free(x(one[chosen]), y(one.hits1) + 4) }, one.system))));
+      own.map(one => h("g", {}, h("circle", { class: "point", cx: x(one[chosen]), cy: y(one.hits1), r: 5 }, h("title", {}, `${one.system}: ${one.hits1.toFixed(1)} at ${one[chosen].toPrecision(3)}`)), named(one))));
     const pick = h("select", { id: "cost", onchange: event => {
       go(address("/", { cost: event.target.value }), true);
       show().then(() => document.getElementById("cost")?.focus());
     } },
       ["calls", "tokens", "seconds"].map(name => h("option", { value: name, selected: name === chosen }, name)));
-    return h("div", {}, h("form", {}, h("label", {}, "cost", pick)), scrolled("Accuracy against cost", drawing));
+    return h("div", {}, h("form", {}, h("label", {}, "cost", pick)), scrolled("Accuracy against cost", drawing),
+      own.length > labels.length && h("p", { class: "soft" }, `No room for ${many(own.length - labels.length, "name")}: point at a dot.`));
   }
 
   function lost() {

@@ -217,6 +217,26 @@ def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
 
 
 @pytest.mark.slow
+def test_a_name_in_the_drawing_of_costs_stands_beside_its_dot_or_nowhere(tmp_path: Path, browser: Any) -> None:
+    points = [{"system": f"alike {number:02}", "hits1": 100 - number, "calls": 0} for number in range(20)]
+    points.append({"system": "far", "hits1": 50, "calls": 9})
+    runs = [(f"rog-seed{seed}", write_run(tmp_path, f"rog {seed}", (1,))) for seed in (0, 1)]
+    file = build(runs, tmp_path / "seen", title="many", beside=Beside({**NOTHING, "points": points}))
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    drawing = page.get_by_role("img", name="Hits@1 against calls")
+    assert "1 question, 2 runs." in page.locator("main").inner_text()  # seeds of a row are no systems of their own
+    assert drawing.locator("circle").count() == 21
+    shown = {}
+    for group in drawing.locator("g").all():
+        if (name := group.locator("text")).count():
+            dot, text = group.locator("circle").bounding_box(), name.bounding_box()
+            shown[name.text_content()] = abs(dot["y"] + dot["height"] / 2 - text["y"] - text["height"] / 2)
+    assert {"alike 00", "far"} <= shown.keys() and max(shown.values()) < 40, shown
+    page.get_by_text(f"No room for {21 - len(shown)} names").wait_for()
+
+
+@pytest.mark.slow
 def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
     compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Any
 ) -> None:
