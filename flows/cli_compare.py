@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten, w
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
+    from kgqa_core.evaluation.figures import Figures
     from kgqa_core.evaluation.runs import EvaluatedRun
     from kgqa_core.run.pipeline import Pipeline
 
@@ -76,8 +77,10 @@ def compare(
                 f"{runs[0]} is one run and compares no systems, so there is nothing to compare it with: give two runs, "
                 "such as two configurations or two seeds (CONF@0 CONF@1)"
             )
-        judged = [own for runs in named.values() for own in runs]
-        rows = compare_runs(judged) if len(paths) == len(runs) else []  # of many systems, pairs are no help
+        judged = judged_of(named)
+        rows = (
+            compare_runs([own for own, _ in judged]) if len(judged) == len(runs) else []
+        )  # of many, pairs do not help
     if as_json:
         document = comparison_document(judged, rows)
         print_json(document if systems is None else document | {"systems": systems})
@@ -161,38 +164,52 @@ def side_by_side_of(named: Mapping[str, Sequence[EvaluatedRun]]) -> dict[str, An
     return side_by_side_document(side_by_side(groups))
 
 
-def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> dict[str, Any]:
+def judged_of(named: Mapping[str, Sequence[EvaluatedRun]]) -> list[tuple[EvaluatedRun, Figures]]:
+    """Return the runs that are compared, with their figures; the mean of its seeds where each word names one row."""
+    from kgqa_core.evaluation.figures import make_figures
+    from kgqa_core.evaluation.runs import group_runs, mean_run
+
+    if len(named) < 2 or any(len(group_runs(own)) > 1 for own in named.values()):
+        return [(run, make_figures(run.scores)) for own in named.values() for run in own]
+    judged: list[tuple[EvaluatedRun, Figures]] = []
+    for word, own in named.items():
+        each, mean = [make_figures(run.scores) for run in own], own[0]
+        if len(own) > 1 and mean.about:
+            source = replace(mean.source, system=f"{mean.about.row}, mean of {len(own)} seeds")
+            mean = replace(mean_run(word, own), source=source)
+        judged.append((mean, {name: sum(one[name] for one in each) / len(each) for name in each[0]}))
+    return judged
+
+
+def comparison_document(judged: Sequence[tuple[EvaluatedRun, Figures]], rows: Sequence[PairRow]) -> dict[str, Any]:
     """Return the comparison as one document."""
     from kgqa_core.evaluation.compare import ALPHA
-    from kgqa_core.evaluation.figures import make_figures
     from kgqa_core.evaluation.metrics import CONFIDENCE
 
     return {
-        "n": len(runs[0].asked),
-        "graph": runs[0].source.graph,
+        "n": len(judged[0][0].asked),
+        "graph": judged[0][0].source.graph,
         "confidence": CONFIDENCE,
         "alpha": ALPHA,
         "runs": [
-            dict(run=run.name, system=run.source.system, predictions=str(run.path), figures=make_figures(run.scores))
-            for run in runs
+            dict(run=run.name, system=run.source.system, predictions=str(run.path), figures=figures)
+            for run, figures in judged
         ],
         "comparisons": [asdict(row) for row in rows],
     }
 
 
-def print_comparison(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> None:
+def print_comparison(judged: Sequence[tuple[EvaluatedRun, Figures]], rows: Sequence[PairRow]) -> None:
     """Print the runs with their figures, then a table per pair, then what it comes to."""
     from flows.result_tables import COLUMNS
-    from kgqa_core.evaluation.figures import make_figures
     from kgqa_core.evaluation.tables import show_figure
 
-    letters = {run.name: letter_of(place) for place, run in enumerate(runs)}
+    letters = {run.name: letter_of(place) for place, (run, _) in enumerate(judged)}
     shown = []
-    for run in runs:
-        figures = make_figures(run.scores)
+    for run, figures in judged:
         cells = (show_figure(figures, metric) for metric in ("hits1", "f1", "em"))
         shown.append((letters[run.name], run.name, run.source.system, *cells))
-    title = f"{len(runs[0].asked)} questions, {PERCENT}, [95 % interval]"
+    title = f"{len(judged[0][0].asked)} questions, {PERCENT}, [95 % interval]"
     print_table(title, ("", "run", "system", "Hits@1", "F1", "EM"), shown, figures_from=3)
     pairs = dict.fromkeys((row.first, row.second) for row in rows)
     for pair in pairs:

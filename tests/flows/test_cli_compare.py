@@ -174,6 +174,21 @@ def test_systems_get_one_table_with_accuracy_cost_and_evidence(tmp_path: Path) -
     assert "Answers joined by those of direct" in shown and "A against B" in shown
 
 
+def test_rows_of_several_seeds_are_tested_by_their_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, list[tuple[str, Path]]] = {"a.yaml@rog": [], "a.yaml@etd": []}
+    for word, seed, right in (("rog", 0, 80), ("rog", 1, 60), ("etd", 0, 30), ("etd", 1, 40)):
+        (folder := tmp_path / f"{word}{seed}").mkdir()
+        found[f"a.yaml@{word}"].append((f"a.yaml@{word}-seed{seed}", a_system(folder, word, right, seed=seed)))
+    monkeypatch.setattr("flows.cli_compare.find_predictions", lambda run, settings: found[run])
+    document = json.loads(kgqa(*found, "--json").stdout)
+    assert [run["system"] for run in document["runs"]] == ["rog, mean of 2 seeds", "etd, mean of 2 seeds"]
+    whole, own = document["comparisons"][0], document["systems"]["rows"][0]["overall"]
+    assert [whole["first"], whole["second"]] == [run["run"] for run in document["runs"]] == [*found]
+    assert whole["metrics"]["hits1"]["difference"] == pytest.approx(100 * 35 / NUM, abs=1e-5)
+    assert {name: own[name] for name in document["runs"][0]["figures"]} == document["runs"][0]["figures"]
+    assert "A against B: Hits@1 better" in kgqa(*found).stdout
+
+
 def a_sure_system(folder: Path, split: str, sure: float = 0.9, **about: Any) -> Path:
     """Write a system that is right wherever it is sure, and now and then elsewhere."""
     questions = [made_up.ask(f"{split}{n:02}", 1) for n in range(NUM)]
