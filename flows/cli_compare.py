@@ -61,7 +61,6 @@ def compare(
     if len(set(runs)) < len(runs):
         raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
     found = {run: find_predictions(run, settings or ()) for run in runs}
-    paths = [path for named in found.values() for _, path in named]
     by_name: dict[str, str] = {}
     for run, (name, _) in ((run, one) for run, own in found.items() for one in own):
         if (other := by_name.setdefault(name, run)) != run:
@@ -72,7 +71,7 @@ def compare(
 
         named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
         systems = side_by_side_of(named)
-        if systems is None and len(paths) < 2:
+        if systems is None and sum(map(len, found.values())) < 2:
             raise ConfigError(
                 f"{runs[0]} is one run and compares no systems, so there is nothing to compare it with: give two runs, "
                 "such as two configurations or two seeds (CONF@0 CONF@1)"
