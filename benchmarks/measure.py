@@ -84,11 +84,14 @@ def describe_machine() -> str:
 
 
 def write_section(title: str, body: str, command: str) -> None:
-    """Replace (or add) one section of docs/results.md."""
+    """Replace (or add) one section of docs/results.md, which stays as it was where that fails."""
+    from kgqa_core.artifacts import written_whole  # here: what starts a process imports little, as that is timed
+
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n\nEvery figure comes from a run.\n"
     section = f"## {title}\n\n`{command}` on {describe_machine()}.\n\n{body.strip()}\n"
     pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
     if not pattern.search(text):
         text = f"{text.rstrip()}\n\n## {title}\n"
     text = pattern.sub(lambda _: f"{section}\n", text)
-    RESULTS.write_text(text.rstrip() + "\n", encoding="utf-8")
+    with written_whole(RESULTS) as file:
+        file.write_text(text.rstrip() + "\n", encoding="utf-8")

@@ -160,7 +160,6 @@ def write_data(data: Path, out: Path) -> dict[str, int]:
 
 def run(home: Path) -> None:
     """Make the examples, tune on them, and put the adapter where the package has it."""
-    home.mkdir(parents=True, exist_ok=True)
     base, examples, data = home / "smollm2", home / "examples.parquet", data_folder()
     if not base.exists():
         write_folder(find_packaged(), base)

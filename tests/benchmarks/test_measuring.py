@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import measure
+from benchmarks import __main__ as command
+from benchmarks import gate, measure, small_files
 from benchmarks.gpu import CountBytes
 from benchmarks.inference import distinct
+from benchmarks.linking import misspell
 from benchmarks.memory import descendants, name_of
 from benchmarks.scaling import Curve, draw, in_fresh_process
 from benchmarks.scatter import Case, Size, differences
@@ -52,6 +56,40 @@ def test_a_section_replaces_the_one_of_its_title(tmp_path: Path, monkeypatch: py
     assert "first" not in text and text.index("third") < text.index("second")
 
 
+def test_a_benchmark_on_a_home_that_is_not_there_yet_writes_its_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "count_passed", lambda *_: (97.0, 40))
+    monkeypatch.setattr(measure, "RESULTS", measure.RESULTS)  # --small names another
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--small", "--home", str(tmp_path / "kgqa" / "bench"), "gate"])
+    command.main()
+    assert "## The gate" in (tmp_path / "kgqa" / "bench" / "results-small.md").read_text(encoding="utf-8")
+
+
+def test_the_results_stay_as_they_were_where_a_section_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results.md"
+    results.write_text("# Results\n", encoding="utf-8")
+    monkeypatch.setattr(measure, "RESULTS", results)
+    with pytest.raises(UnicodeEncodeError):
+        measure.write_section("One", "half a character: \ud83d", "command")
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [
+        ("results.md", "# Results\n")
+    ]
+
+
+def test_every_misspelt_question_differs_from_what_was_asked() -> None:
+    graph = SimpleNamespace(name_of={0: "Aaaaab", 1: "See", 2: "Bess Lloyd"}.get)
+    for topic in (0, 2):
+        for number in range(40):
+            asked = make_question([topic], [], id=str(number))
+            asked = replace(asked, text=f"who knew {graph.name_of(topic)}?")
+            assert misspell(asked, graph).text != asked.text  # type: ignore[arg-type]
+    short = replace(make_question([1], []), text="who knew See?")
+    assert misspell(short, graph) == short  # type: ignore[arg-type]
+
+
 def test_questions_that_the_explorer_cannot_tell_apart_count_once() -> None:
     one, same, other = make_question([1], [2], id="1"), make_question([1], [2], id="2"), make_question([3], [2])
     assert distinct([one, other, same]) == [one, other]
@@ -66,6 +104,16 @@ def test_what_is_asked_after_a_small_file_has_no_text_of_its_own() -> None:
     rows = table_rows("few", {"": [(90.0, 80.0), (92.0, 80.0)], "width=7": [(91.0, 80.0), (95.0, 80.0)]}, [10.0, 20.0])
     assert rows[0] == "| few | 2 | as init writes | 91.00 ± 1.00 | 80.00 ± 0.00 |  | 15 |"
     assert rows[1] == "| few | 2 | `width=7` | 93.00 ± 2.00 | 80.00 ± 0.00 | +2.00 ± 1.00 |  |"
+
+
+def test_the_note_on_small_files_counts_the_questions_that_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(small_files, "kgqa", lambda *_: measure.Cost("", 1.0, 1.0))
+    monkeypatch.setattr(small_files, "kgqa_json", lambda *_: ({"hits1": 90.0, "f1": 80.0}, None))
+    small_files.run(tmp_path, small_files.SMALL)
+    assert "asked afterwards (3,972 to 3,972)" in measure.RESULTS.read_text(encoding="utf-8")
 
 
 def test_bytes_are_counted_forward_and_backward() -> None:
