@@ -55,23 +55,23 @@ def compare(
       kgqa compare conf/nightly.yaml@champion conf/nightly.yaml@challenger
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
-    if len(set(runs)) < len(runs):
-        raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
     found = {run: find_predictions(run) for run in runs}
-    paths = [path for named in found.values() for _, path in named]
+    names = [name for run in runs for name, _ in found[run]]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
     with working("comparing"):
         from kgqa_core.evaluation.compare import compare_runs
         from kgqa_core.evaluation.runs import read_system_run
 
         named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
         systems = side_by_side_of(named)
-        if systems is None and len(paths) < 2:
+        if systems is None and len(names) < 2:
             raise ConfigError(
                 f"{runs[0]} is one run and compares no systems, so there is nothing to compare it with: give two runs, "
                 "such as two configurations or two seeds (CONF@0 CONF@1)"
             )
         judged = [own for runs in named.values() for own in runs]
-        rows = compare_runs(judged) if len(paths) == len(runs) else []  # of many systems, pairs are no help
+        rows = compare_runs(judged) if len(names) == len(runs) else []  # of many systems, pairs are no help
     if as_json:
         document = comparison_document(judged, rows)
         print_json(document if systems is None else document | {"systems": systems})

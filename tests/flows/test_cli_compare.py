@@ -108,6 +108,12 @@ def test_one_run_without_systems_has_nothing_to_be_compared_with(conf: Path, wri
         assert f"{one} is one run and compares no systems" in done.stderr and "give two runs" in done.stderr
 
 
+def test_one_run_by_two_names_is_no_pair(conf: Path) -> None:
+    done = kgqa(conf, f"{conf}@0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "give two runs or more, each once" in done.stderr
+
+
 def test_one_run_of_a_system_is_shown_alone(tmp_path: Path) -> None:
     assert "rog" in kgqa(a_system(tmp_path, "rog", 80)).stdout
 
