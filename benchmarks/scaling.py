@@ -94,7 +94,8 @@ def measure_questions(workload: Workload, counts: Sequence[int]) -> Curve:
     """Train on, then answer, more and more of the same questions."""
     questions, options = workload.questions("train"), workload.options()
     counts = [count for count in counts if count <= len(questions)]
-    workload.train(questions[:64], options)  # compiles
+    workload.train(questions[:64], options)  # compiles, and so does what comes next
+    answer(workload, workload.explorer(), questions[:64])
     train, infer = [], []
     for count in counts:
         sample = workload.questions("train", count)

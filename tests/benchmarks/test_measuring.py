@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import gate, measure, small_files
+from benchmarks import gate, measure, plain, scaling, small_files
 from benchmarks.gpu import CountBytes
 from benchmarks.inference import distinct
 from benchmarks.linking import misspell
@@ -45,6 +45,20 @@ def test_an_exponent_is_the_slope_in_logarithms(tmp_path: Path) -> None:
     assert curve.slopes() == pytest.approx({"square": 2.0, "same": 0.0}, abs=1e-9)
     draw([curve, curve], tmp_path / "images" / "curves.png")
     assert (tmp_path / "images" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_first_questions_that_are_answered_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = list[int]()
+    monkeypatch.setattr(scaling, "answer", lambda workload, model, sample: answered.append(len(sample)))
+    monkeypatch.setattr(scaling, "cpu_seconds", lambda call: call() or float(len(answered)))
+    workload = SimpleNamespace(
+        questions=lambda split, count=100: [None] * count,
+        options=lambda: None,
+        explorer=lambda: None,
+        train=lambda sample, options, model=None: 1.0,
+    )
+    found = scaling.measure_questions(workload, [10, 20])  # type: ignore[arg-type]
+    assert answered[1:] == [10, 20] and found.lines["inference"] == [2.0, 3.0]  # what compiles comes before
 
 
 def test_a_section_replaces_the_one_of_its_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +102,11 @@ def test_every_misspelt_question_differs_from_what_was_asked() -> None:
             assert misspell(asked, graph).text != asked.text  # type: ignore[arg-type]
     short = replace(make_question([1], []), text="who knew See?")
     assert misspell(short, graph) == short  # type: ignore[arg-type]
+
+
+def test_an_interval_of_few_batches_is_as_wide_as_students_t_says() -> None:
+    assert plain.half_width([1.0, 3.0]) == pytest.approx(12.706 * 1.0, rel=1e-4)  # 1 degree of freedom
+    assert plain.half_width([1.0, 2.0] * 5) == pytest.approx(2.2622 * 0.527046 / 10**0.5, rel=1e-4)
 
 
 def test_questions_that_the_explorer_cannot_tell_apart_count_once() -> None:
