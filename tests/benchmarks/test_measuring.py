@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import gate, measure, plain, scaling, small_files
+from benchmarks import gate, measure, plain, report_size, scaling, small_files
 from benchmarks.gpu import CountBytes
 from benchmarks.inference import distinct
 from benchmarks.linking import misspell
@@ -45,6 +46,22 @@ def test_an_exponent_is_the_slope_in_logarithms(tmp_path: Path) -> None:
     assert curve.slopes() == pytest.approx({"square": 2.0, "same": 0.0}, abs=1e-9)
     draw([curve, curve], tmp_path / "images" / "curves.png")
     assert (tmp_path / "images" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_benchmark_replaces_the_section_that_tells_of_it() -> None:
+    """All but two sections tell of one run; else an old table would stay, and the new one stand at the end."""
+    sections = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    for title, text in sections.findall(measure.RESULTS.read_text(encoding="utf-8")):
+        for name in re.findall(r"`python -m benchmarks (\w+)`", text):
+            source = (Path(measure.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+            assert title in ("The redesign", "A real language model") or f'"{title}"' in source, title
+
+
+def test_without_predictions_the_size_of_a_report_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["report_size", "folder"])
+    with pytest.raises(SystemExit) as ended:
+        report_size.main()
+    assert ended.value.code == 2
 
 
 def test_the_first_questions_that_are_answered_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
