@@ -70,15 +70,19 @@ def data_folder() -> Path:
 
 
 def describe_machine() -> str:
-    """Return processor, cores and memory, the versions that matter, the commit and the day."""
+    """Return processor, cores and memory, the versions that matter, the commit, whether that is all, and the day."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     from importlib.metadata import version
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT, capture_output=True, text=True)
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=PROJECT, capture_output=True, text=True).stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")  # sections are written there
     return (
         f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB; "
-        f"Python {platform.python_version()}, torch {version('torch')}; commit {commit.stdout.strip()}; "
+        f"Python {platform.python_version()}, torch {version('torch')}; commit {git('rev-parse', '--short', 'HEAD')}"
+        f"{' with changes' if changes else ''}; "
         f"{time.strftime('%Y-%m-%d')}"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -91,10 +92,32 @@ def test_a_benchmark_on_a_home_that_is_not_there_yet_writes_its_section(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "count_passed", lambda *_: (97.0, 40))
+    monkeypatch.setattr(gate, "LOSS", 7.0)
     monkeypatch.setattr(measure, "RESULTS", measure.RESULTS)  # --small names another
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--small", "--home", str(tmp_path / "kgqa" / "bench"), "gate"])
     command.main()
-    assert "## The gate" in (tmp_path / "kgqa" / "bench" / "results-small.md").read_text(encoding="utf-8")
+    text = (tmp_path / "kgqa" / "bench" / "results-small.md").read_text(encoding="utf-8")
+    assert "## The gate" in text and "| 7 points worse is refused |" in text
+
+
+def test_a_section_says_whether_the_commit_is_all_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(measure, "PROJECT", tmp_path)
+    git("init", "--quiet")
+    for name in ("core.py", "docs/results.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    git("add", ".")
+    git("commit", "--quiet", "--message", "all")
+    (tmp_path / "docs" / "results.md").write_text("# Results\n", encoding="utf-8")
+    assert re.search(r"; commit [0-9a-f]{7,}; ", measure.describe_machine())
+    (tmp_path / "core.py").write_text("x = 1\n", encoding="utf-8")
+    assert re.search(r"; commit [0-9a-f]{7,} with changes; ", measure.describe_machine())
 
 
 def test_the_results_stay_as_they_were_where_a_section_cannot_be_written(
