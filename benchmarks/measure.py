@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,13 @@ def kgqa_json(arguments: Sequence[str], home: Path) -> tuple[Any, Cost]:
     """Run ``kgqa … --json`` and return its document and cost."""
     cost = kgqa([*arguments, "--json"], home)
     return json.loads(cost.output), cost
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of one call, all threads of this process together."""
+    started = time.process_time()
+    call()
+    return time.process_time() - started
 
 
 def peak_megabytes(pid: int | str = "self") -> float:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from scipy import stats
 
-from benchmarks.measure import write_section
+from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.plain_reading import EdgeList, PlainExplorer, make_pairs, pair_loss
-from benchmarks.workload import WHOLE, Workload, cpu_seconds, open_workload
+from benchmarks.workload import WHOLE, Workload, open_workload
 from kgqa_core.explorer.explore import ExploreOptions, explore
 from kgqa_core.run.open import encode_all
 from kgqa_core.types import Question

@@ -13,10 +13,10 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.measure import write_section
+from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.scaling_build import build_one, make_file
 from benchmarks.scaling_graphs import explore_one
-from benchmarks.workload import Workload, cpu_seconds, open_workload
+from benchmarks.workload import Workload, open_workload
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.types import Question
