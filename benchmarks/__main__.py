@@ -60,6 +60,7 @@ def main() -> None:
         "found goes to HOME/results-small.md",
     )
     options = parser.parse_args()
+    options.home.mkdir(parents=True, exist_ok=True)
     if options.small:
         measure.RESULTS = options.home / "results-small.md"
     for name in options.names or [one for one in BENCHMARKS if one not in ASKED_FOR]:

@@ -64,7 +64,7 @@ def run(home: Path, size: Size = FULL) -> None:
     settings = [*SETTINGS, *size.settings]
     kgqa(["evaluate", CONF, *(word for one in settings for word in ("--set", one))], home)
     pipeline = Pipeline(read_config(PROJECT / CONF, [*settings, f"runtime.home={home}"]))
-    write_section("Facts that are missing", "\n".join(body(pipeline, size)), "python -m benchmarks deletion")
+    write_section("Missing facts", "\n".join(body(pipeline, size)), "python -m benchmarks deletion")
 
 
 def body(pipeline: Pipeline, size: Size) -> list[str]:

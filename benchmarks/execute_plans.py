@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.measure import write_section
+from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.networkx_paths import follow_multi, follow_simple, multi_graph, simple_graph
 from benchmarks.path_cases import Cut, build_folders, cut_subgraphs, sample
 from kgqa_core.graph.follow import execute_plans
@@ -98,7 +98,7 @@ def execute(graph: str, questions: str, count: int, walked: int, repeats: int) -
     for call in calls.values():
         call()  # compiled code is loaded
     per_thousand = 1000 / len(asked)
-    ours = {name: per_thousand * min(cpu_of(call) for _ in range(repeats)) for name, call in calls.items()}
+    ours = {name: per_thousand * min(cpu_seconds(call) for _ in range(repeats)) for name, call in calls.items()}
     reached = execute_plans(cut.graph, rows, labels)
     theirs = walk(cut, plans, reached, walked)
     return {
@@ -147,10 +147,3 @@ def walk(
         )
     compared = count * NUM_PLANS
     return {**spent, "walked": count, "compared": compared, "walks": num_walks / compared, "different": different}
-
-
-def cpu_of(call: Callable[[], object]) -> float:
-    """Return the CPU seconds of a call."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started

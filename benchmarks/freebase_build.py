@@ -40,7 +40,6 @@ SMALL = Size((2_000_000, 6_000_000), 2_000_000, (100_000,), 20, 1, 2)
 
 def run(home: Path, size: Size = FULL) -> None:
     """Measure everything, each in processes of its own, and write the sections."""
-    home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         folder = Path(scratch)
         write_section("Freebase: parsing the dump", parsing(folder, size), COMMAND)

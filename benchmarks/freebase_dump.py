@@ -209,13 +209,22 @@ def main() -> None:
     parser.add_argument("--questions", type=Path, metavar="FILE", help="also write a question file (JSONL)")
     parser.add_argument("--topics", type=int, default=100, help="questions in it (default: %(default)s)")
     options = parser.parse_args()
-    size = int(options.gigabytes * 1e9)
+    if not 0 < options.gigabytes < 1e6:
+        parser.error(f"--gigabytes {options.gigabytes:g}: give a size above 0")
     shares = {"malformed_share": options.malformed, "odd_share": options.odd}
+    if not all(0 <= share <= 1 for share in shares.values()):
+        parser.error("--malformed and --odd are shares of the lines, between 0 and 1")
+    size, topics = int(options.gigabytes * 1e9), list[str]()
+    if options.questions:
+        world = World(max(1000, size // BYTES_PER_TRIPLE), options.seed)
+        try:
+            topics = draw_topics(world, options.topics, seed=options.seed)
+        except ValueError:
+            parser.error(f"--topics {options.topics}: a dump of this size has not so many entities to ask about")
     dump = write_dump(options.out, plain_bytes=size, seed=options.seed, **shares)
     print(f"{dump.lines:,} lines, {dump.plain_bytes:,} bytes plain, {dump.path.stat().st_size:,} in {dump.path}")
     if options.questions:
-        world = World(max(1000, size // BYTES_PER_TRIPLE), options.seed)
-        write_questions(options.questions, world, draw_topics(world, options.topics, seed=options.seed))
+        write_questions(options.questions, world, topics)
 
 
 if __name__ == "__main__":

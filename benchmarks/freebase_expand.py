@@ -39,7 +39,6 @@ Rows = dict[str, dict[int, Any]]  # what was done -> hops -> what it took
 
 def run(home: Path, size: Size = FULL) -> None:
     """Expand the topics each way, in processes of their own, and write the section."""
-    home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         parts, graph = Path(scratch) / "parts", Path(scratch) / "graph"
         run_child(make_parts, folder=parts, num_triples=size.triples)

@@ -24,7 +24,10 @@ NUM_QUESTIONS = (200, 500, 1000, 1500, 3000)
 
 def run(home: Path, trials: int = TRIALS) -> None:
     """Draw pairs of runs of several sizes and differences, and count what the gate says."""
-    rows = ["| right by only one | questions | needed | equal passes | 3 points worse is refused |", "|" + "---:|" * 5]
+    rows = [
+        f"| right by only one | questions | needed | equal passes | {LOSS:g} points worse is refused |",
+        "|" + "---:|" * 5,
+    ]
     for disagree in DISAGREE:
         for num in NUM_QUESTIONS:
             passed, needed = count_passed(num, disagree, 0.0, trials)

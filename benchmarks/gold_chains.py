@@ -66,7 +66,7 @@ def run(home: Path, size: Size = FULL) -> None:
         told += list(zip(asked, guess_restrictions(encoder, taught, asked), strict=True))
     published = figures(cwq, [[tuple(map(write_step, path)) for path in row["rog_llama2_7b_top2"]] for row in cwq])
     body = "\n".join([*table(rows, published), "", *restriction_table(told), "", note(costs, data)])
-    write_section("Planners on gold chains", body, "python -m benchmarks gold_chains")
+    write_section("Plans on CWQ's gold chains", body, "python -m benchmarks gold_chains")
 
 
 def read_chains(path: Path) -> list[dict[str, Any]]:

@@ -136,7 +136,9 @@ def report(found: Sequence[dict[str, Any]], num_systems: int) -> str:
             f"| {name} | " + " | ".join(f"{one['ms'][part]:.3f}" for one in found) + " |"
             for part, name in PARTS.items()
         ),
-        "| **all of it** (asked: <= 0.3) | " + " | ".join(f"**{sum(one['ms'].values()):.3f}**" for one in found) + " |",
+        f"| **all of it** (asked: <= {ASKED_MS}) | "
+        + " | ".join(f"**{sum(one['ms'].values()):.3f}**" for one in found)
+        + " |",
         "",
         f"| for comparison | {header} |",
         "|---|" + "---:|" * len(found),

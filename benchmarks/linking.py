@@ -203,11 +203,7 @@ def misspell(question: Question, graph: KnowledgeGraph) -> Question:
     if len(letters) < 4:
         return question
     place = draw.choice(letters[1:])
-    spoilt = draw.choice(
-        (
-            name[:place] + name[place + 1 :],
-            name[: place + 1] + name[place:],
-            name[: place - 1] + name[place] + name[place - 1] + name[place + 1 :],
-        )
-    )
+    lost, doubled = name[:place] + name[place + 1 :], name[: place + 1] + name[place:]
+    turned = name[: place - 1] + name[place] + name[place - 1] + name[place + 1 :]
+    spoilt = draw.choice((lost, doubled, turned if turned != name else lost))  # "ll" turned round is "ll"
     return replace(question, text=question.text.replace(name, spoilt))

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import write_section
-from benchmarks.workload import cpu_seconds, interleaved, median, ratio_of
+from benchmarks.measure import cpu_seconds, write_section
+from benchmarks.workload import interleaved, median, ratio_of
 from kgqa_core.demo import DATA
 from kgqa_core.lm.folders import encode_prompts
 from kgqa_core.lm.local import LocalModel, open_local

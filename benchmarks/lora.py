@@ -86,7 +86,7 @@ def run(home: Path, size: Size = FULL) -> None:
     lines = [*head, *(row(what, found[what], size.steps) for what in ROWS), "", note]
     if torch.cuda.is_available() and size.shapes:
         lines += ["", *gpu_table(folder, examples, size.shapes)]
-    write_section("LoRA", "\n".join(lines), "python -m benchmarks lora")
+    write_section("Tuning: what a step costs", "\n".join(lines), "python -m benchmarks lora")
 
 
 def row(what: str, found: Sequence[dict[str, float]], steps: int) -> str:

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,13 @@ def kgqa_json(arguments: Sequence[str], home: Path) -> tuple[Any, Cost]:
     return json.loads(cost.output), cost
 
 
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of one call, all threads of this process together."""
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
 def peak_megabytes(pid: int | str = "self") -> float:
     """Return the largest resident set that a process has had so far, in MB (VmHWM; not inherited, as ru_maxrss is).
 
@@ -70,25 +77,32 @@ def data_folder() -> Path:
 
 
 def describe_machine() -> str:
-    """Return processor, cores and memory, the versions that matter, the commit and the day."""
+    """Return processor, cores and memory, the versions that matter, the commit, whether that is all, and the day."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     from importlib.metadata import version
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT, capture_output=True, text=True)
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=PROJECT, capture_output=True, text=True).stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")  # sections are written there
     return (
         f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB; "
-        f"Python {platform.python_version()}, torch {version('torch')}; commit {commit.stdout.strip()}; "
+        f"Python {platform.python_version()}, torch {version('torch')}; commit {git('rev-parse', '--short', 'HEAD')}"
+        f"{' with changes' if changes else ''}; "
         f"{time.strftime('%Y-%m-%d')}"
     )
 
 
 def write_section(title: str, body: str, command: str) -> None:
-    """Replace (or add) one section of docs/results.md."""
+    """Replace (or add) one section of docs/results.md, which stays as it was where that fails."""
+    from kgqa_core.artifacts import written_whole  # here: what starts a process imports little, as that is timed
+
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n\nEvery figure comes from a run.\n"
     section = f"## {title}\n\n`{command}` on {describe_machine()}.\n\n{body.strip()}\n"
     pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
     if not pattern.search(text):
         text = f"{text.rstrip()}\n\n## {title}\n"
     text = pattern.sub(lambda _: f"{section}\n", text)
-    RESULTS.write_text(text.rstrip() + "\n", encoding="utf-8")
+    with written_whole(RESULTS) as file:
+        file.write_text(text.rstrip() + "\n", encoding="utf-8")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import write_section
-from benchmarks.workload import WHOLE, Workload, cpu_seconds, interleaved, median, open_workload, ratio_of
+from benchmarks.measure import cpu_seconds, write_section
+from benchmarks.workload import WHOLE, Workload, interleaved, median, open_workload, ratio_of
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import explore_all

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import stats
 
-from benchmarks.measure import write_section
+from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.plain_reading import EdgeList, PlainExplorer, make_pairs, pair_loss
-from benchmarks.workload import WHOLE, Workload, cpu_seconds, open_workload
+from benchmarks.workload import WHOLE, Workload, open_workload
 from kgqa_core.explorer.explore import ExploreOptions, explore
 from kgqa_core.run.open import encode_all
 from kgqa_core.types import Question
@@ -101,7 +102,7 @@ def row_of(
 ) -> str:
     """Return the table row of one K."""
     mean, spread = statistics.mean(seconds), statistics.stdev(seconds)
-    epoch, margin = num_batches * mean, num_batches * 2 * spread / math.sqrt(len(seconds))
+    epoch, margin = num_batches * mean, num_batches * half_width(seconds)
     used = questions if ours is None else random.Random(0).sample(list(questions), ours)
     scale = len(questions) / len(used)
     section, options = workload.config.explorer, workload.options(edge_budget)
@@ -115,6 +116,12 @@ def row_of(
         f"**{epoch / narrow:,.0f}** | {pruned:,.1f} | {epoch / pruned:,.0f} | {wide:,.1f} | "
         f"{by_question / narrow:,.0f} |"
     )
+
+
+def half_width(seconds: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of a mean, by Student's t: there are few."""
+    quantile = float(stats.t.ppf(0.975, len(seconds) - 1))
+    return quantile * statistics.stdev(seconds) / math.sqrt(len(seconds))
 
 
 def check_candidates(workload: Workload, pairs: Sequence[Pair], vectors: dict[str, torch.Tensor]) -> None:

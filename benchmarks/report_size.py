@@ -8,10 +8,10 @@ a question that is opened, medians of five.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,7 +108,11 @@ def look(page_file: Path) -> dict[str, float]:
 
 def main() -> None:
     """Repeat, build, look, print."""
-    folder, paths = Path(sys.argv[1]), [Path(one) for one in sys.argv[2:]]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report_size", description=__doc__)
+    parser.add_argument("folder", type=Path, help="for the repeated tables and the report")
+    parser.add_argument("predictions", type=Path, nargs="+", help="tables of systems, with their calls beside them")
+    options = parser.parse_args()
+    folder, paths = options.folder, options.predictions
     runs = [(f"s{n}", repeat(paths[n % len(paths)], folder / f"s{n}")) for n in range(SYSTEMS)]
     shutil.rmtree(folder / "report", ignore_errors=True)
     before = time.process_time()

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.measure import peak_megabytes
+from benchmarks.measure import cpu_seconds, peak_megabytes
 from benchmarks.synthetic import draw_questions
-from benchmarks.workload import cpu_seconds
 from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions

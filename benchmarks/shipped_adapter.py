@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.adapter_pools import webqsp_examples
 from benchmarks.measure import data_folder
-from kgqa_core.artifacts import hash_file
+from kgqa_core.artifacts import hash_file, written_whole
 from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ReasonerSection
@@ -160,7 +160,6 @@ def write_data(data: Path, out: Path) -> dict[str, int]:
 
 def run(home: Path) -> None:
     """Make the examples, tune on them, and put the adapter where the package has it."""
-    home.mkdir(parents=True, exist_ok=True)
     base, examples, data = home / "smollm2", home / "examples.parquet", data_folder()
     if not base.exists():
         write_folder(find_packaged(), base)
@@ -168,7 +167,8 @@ def run(home: Path) -> None:
     section = ReasonerSection(**TUNING)  # type: ignore[arg-type]
     start = home / "start"  # a copy: SHIPPED is written over at the end, and a killed training begins with it again
     if not start.exists():
-        shutil.copytree(SHIPPED, start)
+        with written_whole(start) as copy:
+            shutil.copytree(SHIPPED, copy)
     job = TuneJob(
         base=base, adapter=start, examples=(examples,), section=section, out=home / "out", journal=home / "journal"
     )
@@ -188,6 +188,7 @@ def run(home: Path) -> None:
         "started_from": {"sha256": hash_file(start / "adapter_model.safetensors"), "recipe": before},
     }
     ship(report.folder, SHIPPED, told)
+    shutil.rmtree(start)  # the next tuning goes on from this one's
 
 
 def ship(adapter: Path, out: Path, recipe: dict[str, object]) -> None:

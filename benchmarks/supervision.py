@@ -6,13 +6,13 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.measure import write_section
+from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.networkx_paths import multi_graph, search_multi, search_simple, simple_graph
 from benchmarks.path_cases import build_folders, cut_subgraphs, sample, triples_of
 from kgqa_core.graph.follow import Follower
@@ -123,7 +123,7 @@ def supervise(graph: str, questions: str, count: int | None) -> dict[str, Any]:
         for one, paths, right in zip(asked, found, golds, strict=True):
             follower.count(one.topics, paths, right)
 
-    spent["shortest"], spent["follow"] = cpu_of(shortest), cpu_of(follow)
+    spent["shortest"], spent["follow"] = cpu_seconds(shortest), cpu_seconds(follow)
     found.clear()
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
@@ -134,13 +134,6 @@ def supervise(graph: str, questions: str, count: int | None) -> dict[str, Any]:
     for question, right in zip(asked, golds, strict=True):
         pairs[str(question.hops)] += len(question.topics) * len(right)
     return {**spent, **counts, "pairs": pairs, "triples": opened.num_triples, "peak": peak_megabytes()}
-
-
-def cpu_of(call: Callable[[], object]) -> float:
-    """Return the CPU seconds of a call."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started
 
 
 def search_whole(graph: str, questions: str, count: int) -> dict[str, Any]:

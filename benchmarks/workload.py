@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.measure import PROJECT, data_folder, kgqa
+from benchmarks.measure import PROJECT, cpu_seconds, data_folder, kgqa
 from kgqa_core.config import ExplorerSection, RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
@@ -107,13 +106,6 @@ def open_workload(
     texts = texts_of(asked, graph, look_up(read_encodings(pipeline.artifact("encodings").folder)))
     torch.set_num_threads(pipeline.config.runtime.threads)
     return Workload(graph, texts, {text: row for row, text in enumerate(asked)}, pipeline)
-
-
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """Return the CPU seconds of one call, all threads of this process together."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started
 
 
 def interleaved(calls: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

@@ -58,28 +58,25 @@ def compare(
       kgqa compare conf/nightly.yaml@champion conf/nightly.yaml@challenger
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
-    if len(set(runs)) < len(runs):
-        raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
     found = {run: find_predictions(run, settings or ()) for run in runs}
-    by_name: dict[str, str] = {}
-    for run, (name, _) in ((run, one) for run, own in found.items() for one in own):
-        if (other := by_name.setdefault(name, run)) != run:
-            raise ConfigError(f"give each run once: {other} and {run} both name {name}")
+    names = [name for run in runs for name, _ in found[run]]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"give two runs or more, each once; {twice} is given twice: {', '.join(runs)}")
     with working("comparing"):
         from kgqa_core.evaluation.compare import compare_runs
         from kgqa_core.evaluation.runs import read_system_run
 
         named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
         systems = side_by_side_of(named)
-        if systems is None and sum(map(len, found.values())) < 2:
+        if systems is None and len(names) < 2:
             raise ConfigError(
                 f"{runs[0]} is one run and compares no systems, so there is nothing to compare it with: give two runs, "
                 "such as two configurations or two seeds (CONF@0 CONF@1)"
             )
         judged = judged_of(named)
-        rows = (
-            compare_runs([own for own, _ in judged]) if len(judged) == len(runs) else []
-        )  # of many, pairs do not help
+        pairs = len(judged) == len(runs)  # of many systems, pairs are no help
+        rows = compare_runs([own for own, _ in judged]) if pairs else []
     if as_json:
         document = comparison_document(judged, rows)
         print_json(document if systems is None else document | {"systems": systems})

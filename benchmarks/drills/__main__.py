@@ -12,13 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.drills.full_memory import full_memory
-from benchmarks.drills.load import load
-from benchmarks.drills.runs import CONF, MODEL, Home, kill_group, running
-from benchmarks.drills.scheduled import scheduled
+from benchmarks.drills.load import load, wait_until
+from benchmarks.drills.runs import CONF, LIMIT, MODEL, Home, kill_group, processes_of, running
+from benchmarks.drills.scheduled import ENDED, scheduled
 from kgqa_core.artifacts import write_json
 from tasks.leftovers import process_started
 from tasks.release import Releases
@@ -42,15 +43,18 @@ def kills(folder: Path, server: str, points: int, seed: int = 0) -> Found:
             time.sleep(0.01)
         if run.poll() is not None:  # the machine is less busy than before: no kill, the same point again
             seconds = min(seconds, time.monotonic() - began)
+            home.finish(run)  # which fails where the run did
             continue
         kill_group(run)
         before = home.made_at()
         home.finish()
         after = home.made_at()
         repeated = [name for name, made in before.items() if after[name] != made]
-        same = home.outcome() == expected
-        if repeated or not same or home.left_running():
-            raise RuntimeError(f"killed at {when:.1f} s: made again: {repeated}; the same outcome: {same}")
+        same, left = home.outcome() == expected, home.left_running()
+        if repeated or not same or left:
+            raise RuntimeError(
+                f"killed at {when:.1f} s: made again: {repeated}; the same outcome: {same}; left: {left}"
+            )
         todo.pop()
         shutil.rmtree(home.folder)
         found.append({"at_seconds": round(when, 1), "stages_done": len(before)})
@@ -72,7 +76,7 @@ def two_at_once(folder: Path, server: str, points: int) -> Found:
     both = [home.start() for _ in range(2)]
     codes = [run.wait(600) for run in both]
     moves = [move.kind for move in Releases(home.folder, MODEL).moves()]
-    if home.outcome() != alone.outcome() or moves != ["promoted"]:
+    if any(codes) or home.outcome() != alone.outcome() or moves != ["promoted"]:
         raise RuntimeError(f"codes {codes}, moves {moves}: {home.log[-3000:]}")
     return {"codes": codes, "moves": moves, "same": True}
 
@@ -105,7 +109,7 @@ def mlflow_away(folder: Path, server: str, points: int) -> Found:
     left = len(list((home.folder / "outbox").glob("*.json")))
     if (waited, len(set(created)), len(created), left) != (2, 3, 3, 0) or alias is None:
         raise RuntimeError(f"{waited} waited, {len(created)} were told, {left} wait still, alias {alias}")
-    return {"waited": waited, "told": len(created), "twice": 0, "left": left}
+    return {"waited": waited, "told": len(created), "left": left}
 
 
 def sigterm(folder: Path, server: str, points: int) -> Found:
@@ -113,9 +117,8 @@ def sigterm(folder: Path, server: str, points: int) -> Found:
     from mlflow import MlflowClient
 
     home = Home(folder / "sigterm")  # a server of its own, which has to end, too
-    run, began = home.start("--set", "explorer.epochs=60"), time.monotonic()
-    while not list((home.folder / "artifacts").glob("explorer/*.work")) and time.monotonic() - began < 300:
-        time.sleep(0.05)
+    run = home.start("--set", "explorer.epochs=60")
+    wait_until(lambda: any((home.folder / "artifacts").glob("explorer/*.work")))
     time.sleep(1)
     began = time.monotonic()
     run.send_signal(signal.SIGTERM)
@@ -166,21 +169,23 @@ def server_killed(folder: Path, server: str, points: int) -> Found:
         deployment = ask("deployments/name/retrain/nightly")["id"]
         asked = {"parameters": {"config": str(CONF)}}
         run = ask(f"deployments/{deployment}/create_flow_run", **asked, state={"type": "SCHEDULED"})["id"]
-        while not list((home.folder / "artifacts").glob("graph/*")):
-            time.sleep(0.1)
+
+        def state() -> str:
+            return str(ask(f"flow_runs/{run}")["state"]["type"])
+
+        wait_until(lambda: state() in ENDED or any((home.folder / "artifacts").glob("graph/*")))
+        if (now := state()) in ENDED:
+            raise RuntimeError(f"the run is {now} before the servers are killed")
         services = read_services(home.folder)
         assert services is not None
         for name in ("prefect", "mlflow"):
             assert process_started(services.processes[name].pid) == services.processes[name].started
             os.kill(services.processes[name].pid, signal.SIGKILL)
-        began, until = time.monotonic(), time.monotonic() + 600
-        state = ""
-        while state not in ("COMPLETED", "FAILED", "CRASHED") and time.monotonic() < until:
-            state = ask(f"flow_runs/{run}")["state"]["type"]
-            time.sleep(1)
-        found = {"run": state, "after_seconds": round(time.monotonic() - began, 1), "champion": home.champion()}
+        began = time.monotonic()
+        wait_until(lambda: state() in ENDED, LIMIT)
+        found = {"run": state(), "after_seconds": round(time.monotonic() - began, 1), "champion": home.champion()}
         found["waiting_for_mlflow"] = len(list((home.folder / "outbox").glob("*.json")))
-        if state != "COMPLETED" or not found["champion"]:
+        if found["run"] != "COMPLETED" or not found["champion"]:
             raise RuntimeError(f"{found}")
         return found
 
@@ -208,7 +213,12 @@ def main() -> None:
         for drill in options.names or DRILLS:
             folder = Path(name) / drill
             folder.mkdir()
-            found[drill] = DRILLS[drill](folder, server, options.points)
+            try:
+                found[drill] = DRILLS[drill](folder, server, options.points)
+            finally:
+                for process in processes_of(folder):  # of a drill that failed
+                    with suppress(ProcessLookupError):  # it ended meanwhile
+                        os.kill(process, signal.SIGKILL)
             print(json.dumps({drill: found[drill]}), flush=True)
             if options.out:
                 write_json(options.out, found)

@@ -105,7 +105,10 @@ def server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        process.wait(120)
+        if (code := process.wait(120)) not in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            raise RuntimeError(
+                f"the server ended with code {code}: {(folder / 'serve.log').read_text('utf-8')[-3000:]}"
+            )
     finally:
         if process.poll() is None:
             process.kill()

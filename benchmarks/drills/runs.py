@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,17 +107,21 @@ class Home:
     def left_running(self) -> list[int]:
         """Return the processes that know this home, after a moment to end."""
         until = time.monotonic() + 30
-        while True:
-            found = []
-            for entry in Path("/proc").glob("[0-9]*"):
-                try:
-                    if f"KGQA_HOME={self.folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
-                except OSError:
-                    continue
-            if not found or time.monotonic() > until:
-                return found
+        while (found := processes_of(self.folder)) and time.monotonic() < until:
             time.sleep(0.2)
+        return found
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes whose home is a folder or in it."""
+    found, homes = [], re.compile(rb"(?:^|\0)KGQA_HOME=" + re.escape(os.fsencode(folder)) + rb"(?:/|\0|$)")
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if homes.search((entry / "environ").read_bytes()):
+                found.append(int(entry.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
 
 
 def kill_group(run: subprocess.Popen[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks import freebase_dump
 from benchmarks.freebase import facts
 from benchmarks.freebase.parts import write_parts
 from benchmarks.freebase.world import World
@@ -85,6 +87,26 @@ def test_every_line_that_is_not_planted_has_the_dumps_own_form(dump: Dump, lines
 def test_a_strict_reader_takes_every_odd_line_and_no_malformed_one() -> None:
     assert [kind for kind, line in MALFORMED.items() if is_legal(line)] == []
     assert [kind for kind, line in ODD.items() if not is_legal(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--malformed", "2"], "between 0 and 1"),
+        (["--odd", "nan"], "between 0 and 1"),
+        (["--gigabytes", "nan"], "--gigabytes"),
+        (["--questions", "QUESTIONS", "--topics", "100000"], "--topics"),
+    ],
+)
+def test_a_dump_that_cannot_be_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    words = [str(tmp_path / word) if word == "QUESTIONS" else word for word in given]
+    monkeypatch.setattr(sys, "argv", ["freebase_dump", str(tmp_path / "dump.nt.gz"), "--gigabytes", "0.0001", *words])
+    with pytest.raises(SystemExit) as ended:
+        freebase_dump.main()
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_relations_and_entities_are_skewed() -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import measure
+from benchmarks import __main__ as command
+from benchmarks import gate, measure, plain, report_size, scaling, small_files
 from benchmarks.gpu import CountBytes
 from benchmarks.inference import distinct
+from benchmarks.linking import misspell
 from benchmarks.memory import descendants, name_of
 from benchmarks.scaling import Curve, draw, in_fresh_process
 from benchmarks.scatter import Case, Size, differences
@@ -43,6 +49,36 @@ def test_an_exponent_is_the_slope_in_logarithms(tmp_path: Path) -> None:
     assert (tmp_path / "images" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_benchmark_replaces_the_section_that_tells_of_it() -> None:
+    """All but two sections tell of one run; else an old table would stay, and the new one stand at the end."""
+    sections = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    for title, text in sections.findall(measure.RESULTS.read_text(encoding="utf-8")):
+        for name in re.findall(r"`python -m benchmarks (\w+)`", text):
+            source = (Path(measure.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+            assert title in ("The redesign", "A real language model") or f'"{title}"' in source, title
+
+
+def test_without_predictions_the_size_of_a_report_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["report_size", "folder"])
+    with pytest.raises(SystemExit) as ended:
+        report_size.main()
+    assert ended.value.code == 2
+
+
+def test_the_first_questions_that_are_answered_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = list[int]()
+    monkeypatch.setattr(scaling, "answer", lambda workload, model, sample: answered.append(len(sample)))
+    monkeypatch.setattr(scaling, "cpu_seconds", lambda call: call() or float(len(answered)))
+    workload = SimpleNamespace(
+        questions=lambda split, count=100: [None] * count,
+        options=lambda: None,
+        explorer=lambda: None,
+        train=lambda sample, options, model=None: 1.0,
+    )
+    found = scaling.measure_questions(workload, [10, 20])  # type: ignore[arg-type]
+    assert answered[1:] == [10, 20] and found.lines["inference"] == [2.0, 3.0]  # what compiles comes before
+
+
 def test_a_section_replaces_the_one_of_its_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
     for title, body in (("One", "first"), ("Two", "second"), ("One", "third")):
@@ -50,6 +86,67 @@ def test_a_section_replaces_the_one_of_its_title(tmp_path: Path, monkeypatch: py
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text.count("## One") == text.count("## Two") == 1
     assert "first" not in text and text.index("third") < text.index("second")
+
+
+def test_a_benchmark_on_a_home_that_is_not_there_yet_writes_its_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "count_passed", lambda *_: (97.0, 40))
+    monkeypatch.setattr(gate, "LOSS", 7.0)
+    monkeypatch.setattr(measure, "RESULTS", measure.RESULTS)  # --small names another
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--small", "--home", str(tmp_path / "kgqa" / "bench"), "gate"])
+    command.main()
+    text = (tmp_path / "kgqa" / "bench" / "results-small.md").read_text(encoding="utf-8")
+    assert "## The gate" in text and "| 7 points worse is refused |" in text
+
+
+def test_a_section_says_whether_the_commit_is_all_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(measure, "PROJECT", tmp_path)
+    git("init", "--quiet")
+    for name in ("core.py", "docs/results.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    git("add", ".")
+    git("commit", "--quiet", "--message", "all")
+    (tmp_path / "docs" / "results.md").write_text("# Results\n", encoding="utf-8")
+    assert re.search(r"; commit [0-9a-f]{7,}; ", measure.describe_machine())
+    (tmp_path / "core.py").write_text("x = 1\n", encoding="utf-8")
+    assert re.search(r"; commit [0-9a-f]{7,} with changes; ", measure.describe_machine())
+
+
+def test_the_results_stay_as_they_were_where_a_section_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results.md"
+    results.write_text("# Results\n", encoding="utf-8")
+    monkeypatch.setattr(measure, "RESULTS", results)
+    with pytest.raises(UnicodeEncodeError):
+        measure.write_section("One", "half a character: \ud83d", "command")
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [
+        ("results.md", "# Results\n")
+    ]
+
+
+def test_every_misspelt_question_differs_from_what_was_asked() -> None:
+    graph = SimpleNamespace(name_of={0: "Aaaaab", 1: "See", 2: "Bess Lloyd"}.get)
+    for topic in (0, 2):
+        for number in range(40):
+            asked = make_question([topic], [], id=str(number))
+            asked = replace(asked, text=f"who knew {graph.name_of(topic)}?")
+            assert misspell(asked, graph).text != asked.text  # type: ignore[arg-type]
+    short = replace(make_question([1], []), text="who knew See?")
+    assert misspell(short, graph) == short  # type: ignore[arg-type]
+
+
+def test_an_interval_of_few_batches_is_as_wide_as_students_t_says() -> None:
+    assert plain.half_width([1.0, 3.0]) == pytest.approx(12.706 * 1.0, rel=1e-4)  # 1 degree of freedom
+    assert plain.half_width([1.0, 2.0] * 5) == pytest.approx(2.2622 * 0.527046 / 10**0.5, rel=1e-4)
 
 
 def test_questions_that_the_explorer_cannot_tell_apart_count_once() -> None:
@@ -66,6 +163,16 @@ def test_what_is_asked_after_a_small_file_has_no_text_of_its_own() -> None:
     rows = table_rows("few", {"": [(90.0, 80.0), (92.0, 80.0)], "width=7": [(91.0, 80.0), (95.0, 80.0)]}, [10.0, 20.0])
     assert rows[0] == "| few | 2 | as init writes | 91.00 ± 1.00 | 80.00 ± 0.00 |  | 15 |"
     assert rows[1] == "| few | 2 | `width=7` | 93.00 ± 2.00 | 80.00 ± 0.00 | +2.00 ± 1.00 |  |"
+
+
+def test_the_note_on_small_files_counts_the_questions_that_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(small_files, "kgqa", lambda *_: measure.Cost("", 1.0, 1.0))
+    monkeypatch.setattr(small_files, "kgqa_json", lambda *_: ({"hits1": 90.0, "f1": 80.0}, None))
+    small_files.run(tmp_path, small_files.SMALL)
+    assert "asked afterwards (3,972 to 3,972)" in measure.RESULTS.read_text(encoding="utf-8")
 
 
 def test_bytes_are_counted_forward_and_backward() -> None:

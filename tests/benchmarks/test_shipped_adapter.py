@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks import shipped_adapter
 from benchmarks.adapter_pools import PLANNED, RETRIEVED, Asked, Names, draw_pool
 from benchmarks.shipped_adapter import SYNONYMS, renamed
 from kgqa_core.instructions.types import Example
@@ -52,3 +61,47 @@ def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_o
         assert all(walk.nodes[1].startswith("m.0") for walk in walks if len(walk.nodes) == 3)  # an n-ary fact
         abstained += not right
     assert 0 < abstained < 20
+
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def write_adapter(folder: Path, value: float) -> Path:
+    """Write an adapter of one weight."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"w": torch.tensor([value])}, folder / WEIGHTS)
+    for name in ("adapter_config.json", "recipe.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    return folder
+
+
+def test_a_tuning_goes_on_from_the_adapter_that_is_shipped_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each made-up tuning adds one; the second is killed in the middle, and the shipped adapter is written over."""
+    started, data = list[float](), tmp_path / "data"
+
+    def tune(job: Any, on_point: Any) -> Any:
+        started.append(float(load_file(job.adapter / WEIGHTS)["w"]))
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        told = SimpleNamespace(folder=write_adapter(tmp_path / "tuned", started[-1] + 1))
+        told.model_dump = lambda **_: {}
+        return told
+
+    for name in shipped_adapter.TAUGHT_BY:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).touch()
+    monkeypatch.setenv("KGQA_DATA", str(data))
+    monkeypatch.setattr(shipped_adapter, "SHIPPED", write_adapter(tmp_path / "shipped", 0.0))
+    monkeypatch.setattr(shipped_adapter, "find_packaged", lambda: tmp_path)
+    monkeypatch.setattr(shipped_adapter, "write_folder", lambda packaged, base: base.mkdir())
+    monkeypatch.setattr(shipped_adapter, "write_data", lambda data, out: {})
+    monkeypatch.setattr(shipped_adapter, "tune", tune)
+    home = tmp_path / "home"
+    home.mkdir()
+    shipped_adapter.run(home)
+    with pytest.raises(KeyboardInterrupt):
+        shipped_adapter.run(home)
+    shipped_adapter.run(home)
+    assert started == [0.0, 1.0, 1.0]
+    recipe = json.loads((tmp_path / "shipped" / "recipe.json").read_text(encoding="utf-8"))
+    assert "started_from" in recipe["started_from"]["recipe"]

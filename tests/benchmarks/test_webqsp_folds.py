@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from benchmarks.webqsp_folds import PLANNERS, find_inverses, follow_annotators, group, group_table, score, table
+import numpy as np
+import pytest
+
+from benchmarks import webqsp_folds
+from benchmarks.webqsp_folds import (
+    PLANNERS,
+    find_inverses,
+    follow_annotators,
+    group,
+    group_table,
+    plan_held,
+    score,
+    table,
+)
 from kgqa_core.instructions.plan import PlanQuestion
 
 CHAINS = {
@@ -48,3 +63,23 @@ def test_who_knows_the_chain_plans_what_is_listed_for_it_and_for_its_topic() -> 
     told = {name: [score(held[:2], [[("birth_of",)], []], {})] for name in PLANNERS}
     assert table(told)[2] == "| dense planner | 50.0 ± 0.0 | 50.0 ± 0.0 | 50.0 ± 0.0 | 50.0 ± 0.0 |"
     assert group_table(told, [["same", "topic"]])[-1].endswith("| 1 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 |")
+
+
+def test_a_planner_of_an_earlier_run_serves_where_nothing_that_it_learned_from_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = list[int]()
+
+    def fit(taught: Sequence[PlanQuestion], settings: Any, out: Path, *, seed: int) -> dict[str, float]:
+        trained.append(len(taught))
+        out.mkdir()  # a new folder, as the real one wants it
+        return {"cpu_seconds": float(len(trained))}
+
+    monkeypatch.setattr(webqsp_folds, "fit_dense", fit)
+    monkeypatch.setattr(webqsp_folds, "open_dense", lambda out: None)
+    monkeypatch.setattr(webqsp_folds, "ask_planner", lambda planner, held, num_plans: [[] for _ in held])
+    costs = [
+        plan_held(tmp_path / "fold", taught, ASKED[4:], epochs)[1][0]
+        for taught, epochs in ((ASKED[:2], 1.0), (ASKED[:2], 1.0), (ASKED[:3], 1.0), (ASKED[:3], 2.0), (ASKED[:3], 2.0))
+    ]
+    assert (trained, costs) == ([2, 3, 3], [1.0, 1.0, 2.0, 3.0, 3.0])
