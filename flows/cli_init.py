@@ -28,6 +28,7 @@ NUM_ALIKE = 5  # by so many questions of each: one alone may be explained by cha
 ENOUGH = 1.0  # points of F1 that a longer path must bring
 MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
 FEW, MANY = 1_000, 5_000  # training questions: small batches below; from there on dev chooses
+SEPARATORS = {"\t": "tsv", "|": "wikimovies", ",": "csv"}
 SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 
 
@@ -66,7 +67,9 @@ class Walk:
 
 
 def init(
-    triples: Annotated[Path, typer.Argument(metavar="TRIPLES", help="The graph: TSV, CSV, Parquet, RDF, or a|r|b.")],
+    triples: Annotated[
+        Path, typer.Argument(metavar="TRIPLES", help="The graph: TSV, CSV, a|r|b, Parquet or RDF (these: or a folder).")
+    ],
     questions: Annotated[
         Path, typer.Argument(metavar="QUESTIONS", help="JSON lines, split 80/10/10; or a folder with train.jsonl, ...")
     ],
@@ -148,43 +151,50 @@ def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
 
 
 def graph_format(path: Path) -> str:
-    """Return the format of a file of triples, by its name or else its first line; ConfigError where nothing fits."""
-    from kgqa_core.errors import ConfigError
-
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    last = suffixes[-1] if suffixes else ""
+    """Return the format of triples, a file or a folder, by name or else first line; ConfigError where nothing fits."""
+    from kgqa_core.errors import ConfigError, shorten
+    from kgqa_core.graph.formats import first_fields, guess_columns
     from kgqa_core.graph.input_files import require_file
     from kgqa_core.profiles import SYNTAXES
 
-    if last in SUFFIXES or last in SYNTAXES:
-        return SUFFIXES.get(last, "rdf")
+    def named(one: Path) -> str:
+        last = Path(one.name.lower().removesuffix(".gz")).suffix
+        return SUFFIXES.get(last, "rdf" if last in SYNTAXES else "")
 
+    if path.is_dir():  # of lines, files are read one by one
+        found = {named(one) for one in path.iterdir()} & {"parquet", "rdf"}
+        form = found.pop() if len(found) == 1 else ""
+    else:
+        form = named(path)
+    if form:
+        return form
     require_file(path, what="triples")
-    if path.suffix.lower() == ".gz":
-        return "tsv"
-    with path.open("rb") as file:
-        first = next((line for line in file if line.strip()), b"")
-    for mark, form in ((b"\t", "tsv"), (b"|", "wikimovies"), (b",", "csv")):
-        if first.count(mark) == 2:
+    number, first, _ = first_fields(path, "\t", quotes=False)
+    for mark, form in SEPARATORS.items():
+        if first.count(mark) == 2 or guess_columns(first.split(mark)):
             return form
+    if not number:
+        return "tsv"  # it is empty, which whoever builds it says
     raise ConfigError(
-        f"{path}: what format is this? Its first line is {first[:80].decode(errors='replace').strip()!r}; a line is to "
-        "hold head, relation and tail, with TABs between them. docs/own-data.md shows all formats"
+        f"{path}: what format is this? Its first line is {shorten(first, 80)}; a line is to hold head, relation and "
+        "tail, with TABs between them. docs/own-data.md shows all formats"
     )
 
 
 def header_of(path: Path, form: str) -> dict[str, Any]:
     """Return the setting for a first line that names the columns: empty where it does not, or as the format expects."""
-    from kgqa_core.graph.formats import TRIPLE_COLUMNS, first_fields, guess_columns
+    from kgqa_core.graph.formats import TRIPLE_COLUMNS, first_fields, guess_columns, open_parquet
 
-    separator = {"tsv": "\t", "csv": ",", "wikimovies": "|"}.get(form)
-    if separator is None or path.suffix.lower() == ".gz":
+    if form == "parquet":
+        names = open_parquet(next(iter(sorted(path.glob("*.parquet"))), path)).schema_arrow.names
+    elif separator := next((mark for mark, one in SEPARATORS.items() if one == form), ""):
+        _, _, names = first_fields(path, separator, form == "csv")
+    else:
         return {}
-    _, _, names = first_fields(path, separator, form == "csv")
     places = guess_columns(names)
     if places is None or names == list(TRIPLE_COLUMNS):
         return {}
-    is_plain = places == tuple(range(len(names)))
+    is_plain = places == tuple(range(len(names))) and form != "parquet"
     return {"header": True} if is_plain else {"columns": [names[place] for place in places]}
 
 

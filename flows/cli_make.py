@@ -83,11 +83,11 @@ def _built(path: Path, names: Path | None, out: Path) -> Pipeline:
         pipeline = open_run(path, [])
         run_missing(pipeline, "graph")
         return pipeline
-    from flows.cli_init import build_draft, graph_format
+    from flows.cli_init import build_draft, graph_format, header_of
 
-    section = {"format": graph_format(path), "path": str(path.absolute())}
+    section = {"format": (form := graph_format(path)), "path": str(path.absolute()), **header_of(path, form)}
     section |= {"names": str(names.absolute())} if names else {}
-    questions = {"format": "jsonl", "path": str(path.absolute())}  # none yet: only the graph is built
+    questions = {"format": "jsonl", "files": {"train": str(path.absolute())}}  # none yet: only the graph is built
     return build_draft({"graph": section, "questions": questions}, out, "graph")
 
 

@@ -82,7 +82,15 @@ def answer(
             return {"views": views.list_views()}
         if out is not None:
             return {"file": str(out), "rows": views.write(query, out, limit=limit)}
-        table, more = views.read(query, limit=NUM_ROWS if limit is None else limit)
+        try:
+            table, more = views.read(query, limit=NUM_ROWS if limit is None else limit)
+        except QueryError as problem:
+            missing = [key for key in pipeline.specs if key not in artifacts]
+            said, no_view, _ = str(problem).partition(" does not exist!")
+            if not (missing and no_view):
+                raise
+            listed = f"{said}{no_view} Its stage may be one that is not made yet: {', '.join(missing)}"
+            raise QueryError(f"{listed} (kgqa build CONF, kgqa run CONF)") from None
     # Rows are lists in order of the columns: two columns may share a name.
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     try:
@@ -100,7 +108,10 @@ def artifacts_of(pipeline: Pipeline, *, refused: bool = False) -> dict[str, Arti
         say("The last build was not accepted: this is the accepted one (--refused: the other).", err=True)
     artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
     if not artifacts:
-        raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
+        raise ArtifactError(
+            f"nothing of {pipeline.config.name!r} is built as its files and settings are now: kgqa build CONF; "
+            "kgqa status CONF says more"
+        )
     return artifacts
 
 

@@ -39,6 +39,8 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("surrogate.tsv", b"\xed\xa0\x80\tr\tb\n", {"not UTF-8": 1}),
     ("overlong.tsv", b"\xc0\xaf\tr\tb\n", {"not UTF-8": 1}),
     ("utf16.tsv", "a\tr\tb\n".encode("utf-16"), "utf16.tsv is UTF-16"),
+    ("utf16-unmarked.tsv", "a\tr\tb\n".encode("utf-16-le"), "utf16-unmarked.tsv is UTF-16"),
+    ("utf16-big.csv", "a,r,b\n".encode("utf-16-be"), "utf16-big.csv is UTF-16"),
     ("cut.tsv", b"a\tr\tb\nc\tr", {"truncated last line": 1}),
     ("cut-letter.tsv", b"a\tr\tb\nc\tr\t\xc3", {"not UTF-8": 1}),
     ("joined.tsv", b"a\tr\tb\n" + MARK + b"c\tr\td\n", {"byte order mark inside the file": 1}),

@@ -31,6 +31,7 @@ from kgqa_core.graph.input_files import (
     NOT_UTF8,
     TRUNCATED,
     end_line,
+    open_maybe_gzip,
     records_table,
     require_text,
     texts_table,
@@ -236,7 +237,7 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
         listed = f"columns: [{', '.join(names[place] for place in guess)}]"
         named = "header: true" if guess == plain and len(names) == len(plain) else listed
         raise InputError(
-            f"graph file: {path}:{number} looks like a header: {shorten(first)}. Say what it is in dataset.graph: "
+            f"graph file: {path.name}:{number} looks like a header: {shorten(first)}. Say what it is in dataset.graph: "
             f"{named} (it names the columns), or header: false (it is a triple)"
         )
     if is_header and number > 1:
@@ -246,8 +247,11 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
 
 
 def first_fields(path: Path, separator: str, quotes: bool) -> tuple[int, str, list[str]]:
-    """Return the first line of a file that is not blank, with its number and its fields; 0 where all are."""
-    lines, _ = split_lines(read_slice(path, 0, FIRST_BYTES))
+    """Return the first line of a file, or gzip, that is not blank, with its number and its fields; 0 where all are."""
+    with path.open("rb") as file, open_maybe_gzip(file, is_gzip=path.suffix == ".gz") as text:
+        start = text.read(FIRST_BYTES)
+    require_text(start, path)
+    lines, _ = split_lines(start.removeprefix(BYTE_ORDER_MARK))
     number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
     return number, first, _split(first, separator, quotes) or []
 

@@ -8,7 +8,7 @@ import math
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -77,11 +77,13 @@ def magic_of(start: bytes) -> str | None:
 
 def require_text(start: bytes, path: Path) -> None:
     """Raise InputError where a file that begins like this is packed, or in UTF-16."""
-    try:
+    name, halves = magic_of(start), (start[:START_BYTES:2], start[1:START_BYTES:2])
+    with suppress(UnicodeDecodeError):
         codecs.utf_8_decode(start[:START_BYTES])  # the last character may be cut
-    except UnicodeDecodeError as error:
-        if name := magic_of(start):
-            raise InputError(f"{path} is {name}. Repack it as plain UTF-8, or check its format and suffix.") from error
+        # Letters of Latin in UTF-16 without a mark: zeros in every second place, and in no other, are UTF-8, too.
+        name = "UTF-16" if any(set(half) == {0} and all(other) for half, other in (halves, halves[::-1])) else None
+    if name:
+        raise InputError(f"{path} is {name}. Repack it as plain UTF-8, or check its format and suffix.")
 
 
 def read_text(path: Path) -> str:
@@ -196,14 +198,16 @@ def check_rejects(
 ) -> None:
     """Raise InputError where a larger share of rows than ``max_ratio`` was rejected: how many, the first, what to do.
 
-    Of the tables no more are read than the first rejects take.
+    Where that is all of them, the format is in doubt. Of the tables no more are read than the first rejects take.
     """
     if num_rejects <= max_ratio * num_rows:
         return
     first = islice((row for table in rejects for row in table.slice(0, NUM_SHOWN).to_pylist()), NUM_SHOWN)
     shown = "; ".join(f"{row['file']}:{row['line']}: {row['reason']}: {shorten(row['text'], 80)}" for row in first)
     share, enough = 100 * num_rejects / num_rows, math.ceil(1000 * num_rejects / num_rows) / 1000
-    raise InputError(
-        f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %); the first:\n"
-        f"  {shown}\nMend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
-    )
+    told = f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %)"
+    cure = f"Mend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
+    if num_rejects == num_rows:
+        told = f"none of {num_rows} rows can be used"
+        cure = f"Is the file what {section} says it is? docs/own-data.md shows the lines of each format"
+    raise InputError(f"{told}; the first:\n  {shown}\n{cure}")

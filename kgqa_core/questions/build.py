@@ -184,12 +184,13 @@ def _check_rejects(
     """Raise InputError for too many; ``unknown``: places of those of which the graph lacks something, and few may."""
     num_rows = len(rejects) + num_questions
     faults = [one for one in rejects if (one.file, one.line) not in unknown]
-    counted = faults if len(rejects) - len(faults) <= section.max_missing_ratio * num_rows else rejects
+    few_miss = num_questions and len(rejects) - len(faults) <= section.max_missing_ratio * num_rows
+    counted = faults if few_miss else rejects
     check_rejects(
         [records_table(counted[:NUM_SHOWN], schemas.REJECTS)],
         num_rejects=len(counted),
         num_rows=num_rows,
-        max_ratio=section.max_reject_ratio,
+        max_ratio=section.max_reject_ratio if num_questions else 0,
         section="dataset.questions",
     )
     if not num_questions:

@@ -237,6 +237,8 @@ def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | F
                 return Fault(KEY_TWICE)
             if floats:  # else 1837.0 would be called 1837, which may be another entity
                 read = read_object(adapter, json.dumps(json.loads(text, parse_float=str)))
+        if isinstance(read, JsonQuestion) and read.topic and read.topics:
+            return Fault("topic and topics are both given")
         return read if isinstance(read, Fault) else make(read, number)
 
     return parse
@@ -332,13 +334,18 @@ class JsonQuestion:
     question: Text
     answers: list[Text] = Field(default_factory=list)  # labels or names
     topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
-    topic: Text | None = None  # the same, of one; read only where a file is asked, not learned from
+    topic: Text | None = None  # the same, of one
     id: Text | None = None
     hops: Annotated[int, Field(ge=1, le=99)] | None = None
     chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
     claim: Text | None = None
     verdict: bool | None = None
     made: bool = False  # by kgqa make-questions
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The topics, under whichever of the two keys."""
+        return tuple(self.topics or filter(None, [self.topic]))
 
 
 def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
@@ -355,7 +362,7 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
             id=read.id or f"{file.split or file.path.stem}-{number}",
             text=read.question,
             answers=tuple(read.answers),
-            topics=tuple(read.topics),
+            topics=read.named,
             hops=read.hops or (len(read.chain) if read.chain else None),
             chain=tuple(read.chain) if read.chain else None,
             claim=read.claim,
@@ -371,11 +378,8 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     Golds are left aside. The questions of a file are called ``<file>-<line number>`` where they have no id.
     """
 
-    def make(read: JsonQuestion, number: int) -> RawQuestion | Fault:
-        if read.topic and read.topics:
-            return Fault("topic and topics are both given")
-        topics = tuple(read.topics) or tuple(filter(None, [read.topic]))
-        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), topics)
+    def make(read: JsonQuestion, number: int) -> RawQuestion:
+        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), read.named)
 
     parse_json = parser_of(JsonQuestion, make)
 
@@ -387,4 +391,4 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     return parse_lines(file.path, parse)
 
 
-JSONL = QuestionFormat(files_by_split("{split}.jsonl"), read_jsonl)
+JSONL = QuestionFormat(files_by_split("{split}.jsonl", dev=("dev", "valid", "validation")), read_jsonl)

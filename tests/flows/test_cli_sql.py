@@ -219,6 +219,22 @@ def test_a_query_that_is_not_usable_says_why_in_short(conf: Path, query: str, sa
     assert "LINE 1" not in done.stderr
 
 
+def test_a_view_of_what_is_not_made_yet_is_asked_for_by_building_it(
+    conf: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = Pipeline.find
+    monkeypatch.setattr(
+        Pipeline, "find", lambda run, key, *more: find(run, key, *more) if key in ("dataset", "graph") else None
+    )
+    done = kgqa_sql(conf, "from question_rejects")
+    assert done.exit_code == 2 and "question_rejects does not exist" in done.stderr
+    assert "not made yet: questions, encodings" in done.stderr and "kgqa build CONF" in done.stderr
+    assert "pg_" not in done.stderr
+    monkeypatch.setattr(Pipeline, "find", lambda run, key, *more: None)
+    done = kgqa_sql(conf, "from facts")
+    assert done.exit_code == 5 and "as its files and settings are now" in done.stderr
+
+
 def test_too_little_memory_is_said_and_copy_may_be_a_mere_word(conf: Path, pipeline: Pipeline) -> None:
     query = "select length(list(md5(head::text))) from triples, range(100)"  # one list cannot be spilled
     before = sorted(pipeline.home.rglob("*"))

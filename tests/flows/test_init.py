@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli_init import graph_format, header_of, propose_walk
 from kgqa_core.config_file import read_config
+from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from tests.conftest import write_jsonl
 from tests.loading import graph_of_text, load_question_file
@@ -145,6 +149,8 @@ def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
         ("g.csv", "", "csv"),
         ("g.nt.gz", "", "rdf"),
         ("g.parquet", "", "parquet"),
+        ("g.tsv", "", "tsv"),
+        ("weights.tsv", "head\trelation\ttail\tweight\n", "tsv"),
     ],
 )
 def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str, format: str) -> None:
@@ -170,10 +176,33 @@ def test_a_first_line_that_names_the_columns_is_a_setting(
     assert header_of(tmp_path / name, graph_format(tmp_path / name)) == setting
 
 
+def test_a_packed_file_and_a_folder_are_looked_into(tmp_path: Path) -> None:
+    for name, text in (("a.txt.gz", "\ufeffa|r|b\n"), ("b.tsv.gz", "from\tto\ttype\nb\tr\ta\n")):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+    assert graph_format(tmp_path / "a.txt.gz") == "wikimovies"
+    assert header_of(tmp_path / "b.tsv.gz", "tsv") == {"columns": ["from", "type", "to"]}
+    table = pa.table({"subject": ["a"], "predicate": ["r"], "object": ["b"]})
+    for suffix, form in ((".parquet", "parquet"), (".nt.gz", "rdf")):
+        (folder := tmp_path / form).mkdir()
+        (folder / "README").touch()
+        pq.write_table(table, folder / f"part{suffix}")
+        assert graph_format(folder) == form
+    assert header_of(tmp_path / "parquet", "parquet") == {"columns": ["subject", "predicate", "object"]}
+    (lines := tmp_path / "lines").mkdir()
+    (lines / "part.csv").write_text("a,r,b\n")
+    with pytest.raises(InputError, match="Name the file inside it"):
+        graph_format(lines)
+
+
 def test_what_is_no_graph_is_said(files: Path) -> None:
     (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
     swapped = init("questions.jsonl", "questions.jsonl")
     assert swapped.exit_code == 2 and "what format is this" in swapped.stderr
+    (files / "triples.tsv.zst").write_bytes(b"(\xb5/\xfd\x24\n")
+    (files / "empty.txt").touch()
+    for name, said in (("triples.tsv.zst", "triples.tsv.zst is Zstandard"), ("empty.txt", "holds no triple")):
+        refused = init(name, "questions.jsonl")
+        assert refused.exit_code == 3 and said in refused.stderr
     for given in (("triple.tsv", "questions.jsonl"), ("triples.tsv", "question.jsonl")):
         missing = init(*given)
         assert missing.exit_code == 3 and "does not exist. Check this path; did you mean" in missing.stderr

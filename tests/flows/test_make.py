@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -81,6 +83,14 @@ def test_made_questions_teach_and_never_test(
     assert "is there already" in run.invoke(app, arguments).stderr
     run.invoke(app, [*arguments, "--out", "again"], catch_exceptions=False)
     assert (tmp_path / "again" / "train.jsonl").read_bytes() == before
+    (tmp_path / "headed.tsv").write_text("subject\tpredicate\tobject\n" + "\n".join(TRIPLES) + "\n")
+    columns = zip(*(line.split("\t") for line in TRIPLES), strict=True)
+    (tmp_path / "parts").mkdir()
+    table = pa.table(dict(zip(("subject", "predicate", "object"), map(list, columns), strict=True)))
+    pq.write_table(table, tmp_path / "parts" / "0.parquet")
+    for name in ("headed.tsv", "parts"):  # what kgqa init reads, this reads
+        done = run.invoke(app, ["make-questions", name, "--num", "3", "--out", f"of-{name}"])
+        assert done.exit_code == 0, done.stderr
     run.invoke(app, ["init", "kb.tsv", "questions"], catch_exceptions=False)
     assert read_config(tmp_path / "my.yaml").evaluation.split == "dev"
     rows = [json.loads(line) for line in before.decode().splitlines()]

@@ -142,6 +142,13 @@ def test_fewer_questions_than_splits_are_refused(tmp_path: Path, build: Build) -
         build(write_jsonl(tmp_path / "own.jsonl", rows(2, "q")))
 
 
+@pytest.mark.parametrize("name", ["dev", "valid", "validation"])
+def test_the_dev_file_may_be_called_as_others_call_it(tmp_path: Path, build: Build, name: str) -> None:
+    for split, num in (("train", 5), (name, 3)):
+        write_jsonl(tmp_path / "qa" / f"{split}.jsonl", rows(num, split))
+    assert build(tmp_path / "qa").per_split == {"train": 5, "dev": 3}
+
+
 def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build) -> None:
     files = {
         "test": write_jsonl(tmp_path / "later.jsonl", rows(2, "e")),
@@ -165,6 +172,19 @@ def test_too_many_rejects_stop_the_build_and_name_what_is_near(tmp_path: Path, b
     assert report.rejects == {"no answer in the graph": 1, "no answers given": 1, "no topic in the graph": 1}
     rejects = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
     assert [reject["line"] for reject in rejects] == [5, 6, 7]
+
+
+def test_a_file_of_which_no_line_can_be_used_is_asked_about_whatever_may_be_rejected(
+    tmp_path: Path, build: Build
+) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text("question,answers\nWho?,f1\n", encoding="utf-8")
+    for allowed in (0.001, 1):
+        with pytest.raises(InputError, match="none of 2 rows can be used") as stopped:
+            build(path, max_reject_ratio=allowed)
+        assert "own.jsonl:1: not JSON: 'question,answers'" in str(stopped.value)
+        assert "max_reject_ratio" not in str(stopped.value)  # nothing would be left
+        assert "dataset.questions says it is? docs/own-data.md" in str(stopped.value)
 
 
 def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(tmp_path: Path, build: Build) -> None:

@@ -213,6 +213,8 @@ def test_a_line_with_all_fields(load: Callable[..., Question], films: KnowledgeG
             {"question": "Which films came out in 1958?", "topics": [1958], "answers": ["f2"]},
             {"topics": ["1958"], "masked": "Which films came out in [topic]?"},
         ),
+        # one topic may stand alone, as in a file that is asked
+        ({"question": "Who made it?", "topic": "Vertigo", "answers": ["p1"]}, {"topics": ["f2"]}),
         # several topics are all masked
         (
             {"question": "What did Alfred Hitchcock make with Grace Kelly?", "topics": ["p1", "p2"], "answers": ["f1"]},
@@ -254,6 +256,10 @@ def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, 
         (
             {"question": "Vertigo?", "answers": ["f1"], "hops": 10**30},
             "field hops: Input should be less than or equal to 99",
+        ),
+        (
+            {"question": "Vertigo?", "answers": ["f1"], "topic": "f2", "topics": ["f2"]},
+            "topic and topics are both given",
         ),
         ({"question": "Vertigo?", "answers": ["1985"]}, "no answer in the graph"),
         ({"question": "Vertigo?", "answers": ["f1"], "topics": ["Vertiga"]}, "no topic in the graph"),

@@ -155,6 +155,11 @@ def test_a_dump_is_parsed_file_by_file_and_the_graph_is_what_topics_reach(films:
     (films.parent / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"holds no \.nt, \.nq, .* file"):
         specs_of(films, "dataset.graph={format: freebase, path: empty}")
+    (films.parent / "data" / "README.md").touch()
+    assert freebase_specs(films).keys() == specs.keys()
+    (films.parent / "data" / "3.nt.bz2").touch()
+    with pytest.raises(ConfigError, match=r"data/3\.nt\.bz2 is packed and would be left out"):
+        freebase_specs(films)
 
 
 def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> None:

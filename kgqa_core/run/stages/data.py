@@ -89,6 +89,9 @@ def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
     found = sorted(entry for entry in graph.path.iterdir() if entry.suffix.lower() in suffixes and entry.is_file())
     if not found:
         raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
+    for entry in sorted(graph.path.iterdir()):
+        if entry.suffix.lower() in (".bz2", ".xz", ".zst", ".zip") and Path(entry.stem.lower()).suffix in suffixes:
+            raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
     return found
 
 
@@ -300,8 +303,8 @@ def _question_paths(run: Pipeline) -> list[Path]:
 STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
     Stage("dump", 4, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
-    Stage("topics", 2, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
+    Stage("topics", 3, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 8, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 3, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 6, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("questions", 7, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
