@@ -8,7 +8,7 @@ The threshold and the calibration are chosen on dev, and judged on other questio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,10 +93,13 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
     """Choose a threshold and a calibration on dev, and judge both on other questions; runs are seeds of one system.
 
     The threshold is None, and no answer is given, where no confidence on dev has so little ``risk``.
-    InputError where systems differ, questions are in both, or nobody told a confidence.
+    InputError where systems, their settings or models differ, questions are in both, or nobody told a confidence.
     """
     if len({(run.about.system, run.about.answered_by) if run.about else run.name for run in (*dev, *test)}) > 1:
         raise InputError(f"{dev[0].name} and {test[0].name} are not of one system: name one, as CONF@SYSTEM")
+    alike = [{repr(replace(run.about, seed=None)) for run in runs if run.about} for runs in (dev, test)]
+    if not alike[1] <= alike[0]:
+        raise InputError(f"{test[0].name} was answered by other settings or another model than {dev[0].name}")
     if both := sorted(dev[0].asked.keys() & test[0].asked.keys()):
         raise InputError(f"{len(both)} questions are in dev and in {test[0].name}: {shorten(both[0])}; judge on others")
     (chosen_on, right_there), (told, right) = _pooled(dev), _pooled(test)

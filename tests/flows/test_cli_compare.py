@@ -247,6 +247,7 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
     for arguments, said in (
         ((test, "--dev", test), f"{NUM} questions are in dev and in"),
         ((test, "--dev", direct), "are not of one system"),
+        ((test, "--dev", a_sure_system(tmp_path / "other", "d", model="n")), "by other settings or another model"),
         ((direct, "--dev", a_system(tmp_path, "direct", 3, answered_by="lm", seed=1)), "questions are in dev"),
     ):
         done = ask_confidence(*arguments)
