@@ -224,7 +224,7 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
     picked[rows] = [is_picked_right(outcome) for outcome in changed]
     record = None
     if run.record is not None and direct.record is not None:
-        added = np.array([len(other.answers - own.answers) for own, other in pairs], dtype=np.float64)
+        twice = np.array([len(other.answers & own.answers) for own, other in pairs], dtype=np.float64)
         first = [own.answers or own.verdict is not None for own, _ in pairs]  # whose answer leads: as in ``unite``
         ends = zip(first, run.record.status, direct.record.status, strict=True)
         record = replace(
@@ -232,7 +232,7 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
             status=tuple(own if leads else other for leads, own, other in ends),
             confidence=np.where(np.array(first, dtype=bool), run.record.confidence, direct.record.confidence),
             spent={column: run.record.spent[column] + direct.record.spent[column] for column in SPENT},
-            num_claimed=run.record.num_claimed + added,
+            num_claimed=run.record.num_claimed + direct.record.num_claimed - twice,
         )
     return replace(
         run,

@@ -200,7 +200,10 @@ def test_joined_answers_cost_both_and_rest_on_what_the_system_showed(tmp_path: P
         [Reply((3,), supported=(3,), calls=2), Reply((8,), supported=(8,), calls=2), Reply(calls=2)],
     )
     direct = make_system(
-        tmp_path, "direct", ANSWERED, [Reply((5,), calls=1), Reply((8,), calls=1), Reply((2,), calls=1)]
+        tmp_path,
+        "direct",
+        ANSWERED,
+        [Reply((5,), calls=1, unmatched=["Nobody"]), Reply((8,), calls=1), Reply((2,), calls=1)],
     )
     both = with_direct(own, direct)
     assert both.name == "rog (seed 0) + direct (seed 0)"
@@ -211,7 +214,7 @@ def test_joined_answers_cost_both_and_rest_on_what_the_system_showed(tmp_path: P
     assert both.scores.values["hits1"].tolist() == [0, 100, 100]
     assert both.record is not None
     assert both.record.spent["num_calls"].tolist() == [3, 3, 3]
-    assert (both.record.num_supported.tolist(), both.record.num_claimed.tolist()) == ([1, 1, 0], [1, 2, 1])
+    assert (both.record.num_supported.tolist(), both.record.num_claimed.tolist()) == ([1, 1, 0], [1, 3, 1])
     assert own.record is not None and own.record.status[2] != "answered"
     assert both.record.status == ("answered",) * 3  # the last by direct
 
