@@ -237,8 +237,10 @@ def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | F
                 return Fault(KEY_TWICE)
             if floats:  # else 1837.0 would be called 1837, which may be another entity
                 read = read_object(adapter, json.dumps(json.loads(text, parse_float=str)))
-        if isinstance(read, JsonQuestion) and read.topic and read.topics:
-            return Fault("topic and topics are both given")
+        if isinstance(read, JsonQuestion) and read.topic:
+            if read.topics:
+                return Fault("topic and topics are both given")
+            read.topics.append(read.topic)
         return read if isinstance(read, Fault) else make(read, number)
 
     return parse
@@ -334,18 +336,13 @@ class JsonQuestion:
     question: Text
     answers: list[Text] = Field(default_factory=list)  # labels or names
     topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
-    topic: Text | None = None  # the same, of one
+    topic: Text | None = None  # the same, of one; ``parser_of`` adds it to them
     id: Text | None = None
     hops: Annotated[int, Field(ge=1, le=99)] | None = None
     chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
     claim: Text | None = None
     verdict: bool | None = None
     made: bool = False  # by kgqa make-questions
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The topics, under whichever of the two keys."""
-        return tuple(self.topics or filter(None, [self.topic]))
 
 
 def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
@@ -362,7 +359,7 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
             id=read.id or f"{file.split or file.path.stem}-{number}",
             text=read.question,
             answers=tuple(read.answers),
-            topics=read.named,
+            topics=tuple(read.topics),
             hops=read.hops or (len(read.chain) if read.chain else None),
             chain=tuple(read.chain) if read.chain else None,
             claim=read.claim,
@@ -379,7 +376,7 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     """
 
     def make(read: JsonQuestion, number: int) -> RawQuestion:
-        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), read.named)
+        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), tuple(read.topics))
 
     parse_json = parser_of(JsonQuestion, make)
 
