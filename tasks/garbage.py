@@ -148,17 +148,21 @@ def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: lis
         builds = _accepted_builds(note)[0 if note.stem in pins else -last :]
         fingerprints |= {one for stages in builds for one in stages.values()}
     fingerprints |= {outcome.artifact.fingerprint for note in read_notes(home) for outcome in note.stages}
-    of = {artifact.content: name for name, artifact in artifacts.items()} | stages
     if (served := named_by_aliases(home)) is None:
         _log.warning("MLflow does not say which models its aliases name: all graphs and explorers stay")
         served = {one.fingerprint for one in artifacts.values() if one.recipe.stage in ("graph", "explorer")}
-    wanted |= {of[one] for one in fingerprints | served if one in of}
+    wanted |= {stages[one] for one in fingerprints | served if one in stages}
+    # Of a stage's artifacts of one content those that are wanted count: the others would keep their own inputs, too.
+    made: dict[str, dict[str, str]] = {one: {"": name} for one, name in stages.items()}
+    for name in sorted(artifacts, key=wanted.__contains__):
+        made.setdefault(artifacts[name].content, {})[artifacts[name].recipe.stage] = name
+    wanted |= {name for one in fingerprints | served for name in made.get(one, {}).values()}
     todo, needed = list(wanted & artifacts.keys()), set[str]()
     while todo:
         name = todo.pop()
         if name not in needed:
             needed.add(name)
-            todo += [of[value] for value in artifacts[name].recipe.inputs.values() if value in of]
+            todo += [one for value in artifacts[name].recipe.inputs.values() for one in made.get(value, {}).values()]
     kept = {artifacts[name].content for name in needed} | {artifacts[name].fingerprint for name in needed}
     for name, artifact in artifacts.items():  # comparisons of builds, of sweeps, verdicts: of no run's stages
         inputs = set(artifact.recipe.inputs.values())

@@ -204,6 +204,7 @@ def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto(file.as_uri())
     page.get_by_role("row", name="wrong").get_by_role("link", name="1").click()  # two clicks lead to the reason
+    page.get_by_text("1 of 1").wait_for()
     page.get_by_role("row").nth(1).get_by_role("link").click()
     chosen = page.locator("section.chosen")
     said = page.locator("main").inner_text()

@@ -191,7 +191,7 @@ WHOLE = gzip.compress((LINES * 97).encode())
         ("kb.ttl.gz", WHOLE[:-9], "is truncated"),
         ("kb.nt.gz", b"no gzip at all", "truncated last line"),
         ("kb.ttl.gz", WHOLE[:40] + b"\x00" * 40 + WHOLE[80:], "is (damaged|truncated)"),
-        ("kb.txt", TURTLE, r"rows rejected"),
+        ("kb.txt", TURTLE, r"none of 6 rows can be used"),
         ("kb.nt", "# nothing\n", r"no triple is kept of 1 lines \(1 blank\). A line should look like <http"),
     ],
 )

@@ -200,6 +200,24 @@ def test_a_half_made_release_takes_no_place_of_the_last_ones(tmp_path: Path) -> 
     assert paths(tmp_path) == ["releases/kgqa-x/aaaa"]
 
 
+def test_of_artifacts_of_one_content_those_that_are_named_count(home: Path) -> None:
+    """Whatever their fingerprints: the same questions linked in an old graph would keep it."""
+    graphs = [make(home, "graph", number) for number in range(4)]
+    questions = [make(home, "questions", 7, graph=graph.content) for graph in graphs]
+    assert len({one.content for one in questions}) == 1 < len({one.fingerprint for one in questions})
+    for place in range(4):
+        reader = make(home, "explorer", place, questions=questions[0].content)
+        note(home, "demo", graphs[place], questions[place], reader)
+        kept = {one.folder.relative_to(home).as_posix() for one in (graphs[place], questions[place], reader)}
+        assert not kept & {*paths(home)}
+        assert {path for path in paths(home) if "/graph/" in path or "/questions/" in path} == {
+            one.folder.relative_to(home).as_posix()
+            for other in range(4)
+            if other != place
+            for one in (graphs[other], questions[other])
+        }
+
+
 def test_what_an_alias_of_mlflow_names_is_kept(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
