@@ -230,9 +230,8 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
     separator = layout.delimiter or separator
     number, first, names = first_fields(path, separator, quotes)
     plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
-    is_header = layout.header
-    if is_header is None:
-        is_header = names == list(columns) or str in map(type, layout.columns)
+    told = names == list(columns) or str in map(type, layout.columns)
+    is_header = told if layout.header is None else layout.header
     if guess and not layout.columns and (guess != plain if is_header else layout.header is None):
         listed = f"columns: [{', '.join(names[place] for place in guess)}]"
         named = "header: true" if guess == plain and len(names) == len(plain) else listed
@@ -267,9 +266,8 @@ def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:
 
 def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> tuple[int, ...]:
     """Return the places, from 0 on, of columns that are given by name or by place from 1 on."""
-    known: dict[str | int, int] = {n: n - 1 for n in range(1, len(names) + 1)} | {
-        name: n for n, name in enumerate(names)
-    }
+    known: dict[str | int, int] = {n: n - 1 for n in range(1, len(names) + 1)}
+    known |= {name: n for n, name in enumerate(names)}
     if missing := [column for column in columns if column not in known]:
         raise InputError(
             f"{path}: no column {missing[0]!r}; the columns are {shorten(list(names))}. Say which hold head, relation "
@@ -398,7 +396,5 @@ PARQUET = GraphFormat(
     "columns head, relation, tail",
     _parse_row_groups,
     _row_group_cuts,
-    lambda path, columns, layout: Fields(
-        _places(path, layout.columns or columns, open_parquet(path).schema_arrow.names)
-    ),
+    lambda path, want, layout: Fields(_places(path, layout.columns or want, open_parquet(path).schema_arrow.names)),
 )
