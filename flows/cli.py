@@ -60,7 +60,10 @@ app = typer.Typer(
 
 Systems = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", help="Systems, with commas: etd,dualr,rog,eperm,fiske,direct,cot,tog,explorer,ours."),
+    typer.Option(
+        metavar="NAMES",
+        help="Systems, with commas: etd,dualr,rog,eperm,fiske,direct,cot,tog,explorer,ours,kaping,given.",
+    ),
 ]
 AnsweredBy = Annotated[
     str | None,

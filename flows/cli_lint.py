@@ -153,7 +153,7 @@ def lint_tables(report: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str],
         for row in report["coverage"]
         for share in ((row["any_gold"], row["all_golds"]),)
     ]
-    title = f"Answers within {report['max_steps']} steps, {PERCENT} of questions"
+    title = f"Answers within {report['max_steps']} step{'s' * (report['max_steps'] != 1)}, {PERCENT} of questions"
     yield title, ("hops", "split", "questions", "any answer", "all answers"), covered, 2
     reach = [(row["split"], str(row["steps"]), *(str(row[name]) for name in REACH.values())) for row in report["reach"]]
     yield "Questions within so many steps", ("split", "steps", *REACH), reach, 1

@@ -171,7 +171,8 @@ def question_facts(lint: dict[str, Any]) -> Iterator[Fact]:
     splits: dict[str, list[dict[str, Any]]] = {}
     for row in lint["coverage"]:
         splits.setdefault(row["split"], []).append(row)
+    steps = "1 step" if lint["max_steps"] == 1 else f"{lint['max_steps']} steps"
     for split, rows in splits.items():
         total = sum(row["num_questions"] for row in rows)
         reached = sum(row["num_questions"] * row["any_gold"] for row in rows) / total if total else 0.0
-        yield f"questions, {split}", f"{total:,}; an answer within {lint['max_steps']} steps for {reached:.1f} %"
+        yield f"questions, {split}", f"{total:,}; an answer within {steps} for {reached:.1f} %"

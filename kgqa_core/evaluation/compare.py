@@ -281,6 +281,8 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
             united.append(system_row(f"{one.name} + {DIRECT}", runs, grouped=False))
     best: dict[str, frozenset[str]] = {metric: frozenset() for metric in INTERVAL_METRICS}
     rivals = [one for one in entrants if one.player not in CHANCE]
+    if any(one.player == "lm" for one in rivals):  # an oracle is told the answers: it is no model's rival
+        rivals = [one for one in rivals if one.player != "oracle"]
     for metric in INTERVAL_METRICS if len(rivals) > 1 else ():
         first = max(rivals, key=lambda one: one.row.overall[metric])
         others = [rival for rival in rivals if rival is not first]

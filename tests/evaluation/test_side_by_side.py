@@ -75,6 +75,13 @@ def test_what_is_within_noise_of_the_best_ties_with_it(bench: Bench) -> None:
     assert {row[0]: row[3][-1] for row in comparison_tables(found)[0].rows} == {"etd": "]", "rog": "*", "tog": "]"}
 
 
+def test_an_oracle_is_the_best_of_oracles_alone(bench: Bench) -> None:
+    oracles = [bench.run(name, right, answered_by="oracle", model="") for name, right in (("rog", 60), ("etd", 20))]
+    found = bench.compare(*oracles, bench.run("eperm", 30), bench.run("tog", 10))
+    assert found.best["hits1"] == {"eperm"}
+    assert bench.compare(*oracles).best["hits1"] == {"rog (oracle)"}
+
+
 def test_ties_are_paired_tests_corrected_for_their_number(bench: Bench) -> None:
     runs = [bench.run("etd", 52), bench.run("rog", 60), bench.run("tog", 53), bench.run("eperm", 54)]
     found = bench.compare(*runs)

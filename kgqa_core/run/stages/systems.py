@@ -336,5 +336,5 @@ STAGES = (
     Stage("fusion", 4, "choose fusion", _fusion_specs, _choose_fusion),
     Stage(CHOICE, 3, "choose settings", _choice_specs, _choose_settings),
     Stage("system", 17, "evaluate system", _system_specs, answer_questions),
-    Stage(COMPARISON, 5, "compare systems", _comparison_specs, _compare),
+    Stage(COMPARISON, 6, "compare systems", _comparison_specs, _compare),
 )
