@@ -82,24 +82,27 @@ def write_answers(names: Iterable[str]) -> str:
 def parse_answers(text: str, known: Iterable[str] = (), question: str | None = None) -> Answers | ParseFailure:
     """Return the answers of any text: lines, bullets, a list; never raises.
 
-    Names in ``known`` (those that a prompt shows) are taken as they stand, whatever they look like. With ``question``
-    they are found inside prose too, where no line is one of them by itself. What the question names ("the director of
-    Dawn is ...") is then no answer, unless the prose names nothing else.
+    Names in ``known`` (those that a prompt shows) are taken as they stand, whatever they look like, and without a note
+    in brackets behind them. With ``question`` they are found inside prose too, where no line is one of them by itself.
+    What the question names ("the director of Dawn is ...") is then no answer, unless the prose names nothing else.
     """
     known = tuple(known)
-    shown = {normalise_name(name) for name in known}
+    shown = {normalise_name(name): name for name in known}
     found: list[str] = []
     prose: list[str] = []
     abstained = False
     for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
-        forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)))
-        as_shown = next((form for form in forms if not shown.isdisjoint(map(normalise_name, form))), None)
+        bare, _, note = without_stop(line).rpartition(" (")
+        noted = _read(bare) if note.endswith(")") else []  # "Adgar Collin (director)"
+        named_so = [name if name in known else shown.get(normalise_name(name), name) for name in noted]
+        forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)), named_so)
+        as_shown = next((form for form in forms if not shown.keys().isdisjoint(map(normalise_name, form))), None)
         if as_shown is None and _ABSTAINED.fullmatch(_without_lead(line)[:MAX_NAME]):
             abstained = True
             continue
         found += as_shown or forms[1]
         prose.append(line)
-    if question is not None and shown.isdisjoint(map(normalise_name, found)):
+    if question is not None and shown.keys().isdisjoint(map(normalise_name, found)):
         named = find_names("\n".join(prose), known)
         asked = find_names(question, known) if len(named) > 1 else []
         found = [name for name in named if name not in asked] or named or found

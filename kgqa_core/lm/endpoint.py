@@ -69,6 +69,7 @@ class Endpoint:
         section = self._section
         model = section.model if section.model and section.identity else self._served.name
         told = [] if section.log_probs else ["no log-probabilities"]
+        told += [] if section.sampling else ["no sampling"]
         shape = json.dumps([section.api, section.choices, section.extra, *told], sort_keys=True, default=repr)
         digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
         return f"endpoint {section.identity or section.url} {model} {section.api}-{digest}"

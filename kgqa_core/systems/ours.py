@@ -26,7 +26,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.metrics import score_predictions, score_sets
-from kgqa_core.graph.follow import end_of, reasoning_paths
+from kgqa_core.graph.follow import end_of, execute_plans, reasoning_paths
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, PlanAsker, PlanQuestion, render_plan, weigh_plans
@@ -179,8 +179,6 @@ def reached_by(
     search: SearchGraph, topics: Sequence[Sequence[int]], plans: Sequence[Sequence[Plan]]
 ) -> list[list[tuple[int, ...]]]:
     """Return the entities that each plan of each question reaches; ``topics`` are of the graph that is walked."""
-    from kgqa_core.graph.follow import execute_plans
-
     paths = [[plan.path for plan in own] for own in plans]
     found = execute_plans(search.graph, topics, paths, reenter_topic=search.reenter_topic)
     return [[search.to_entities(entities.tolist()) for entities in own] for own in found]

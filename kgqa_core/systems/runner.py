@@ -83,6 +83,7 @@ class _Run:
     replies: list[Any] = field(default_factory=list)  # to the round that is asked, in order
     calls: list[AskedCall] = field(default_factory=list)
     rounds: int = 0
+    num_dropped: int = 0  # paths or candidates that no prompt had room for
     answer: SystemAnswer | None = None
     error: str = ""
 
@@ -205,7 +206,9 @@ def _render(
     prompt = ask.instruction.render(case)
     # No token is shorter than a byte: most prompts need not be counted.
     if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve > model.context:
+        whole, part = case, ask.instruction.part
         prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
+        run.num_dropped += len(getattr(whole, part)) - len(getattr(case, part)) if part else 0
     return _Call(run, place, ask, prompt, case)
 
 
@@ -250,6 +253,8 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
             run.fail(problem)
     if run.error:
         return Answered(question, nothing, "failed", run.error, calls)
+    if run.num_dropped:
+        answer = replace(answer, counts={**answer.counts, "num_dropped": run.num_dropped})
     prediction = answer.prediction
     supported = {entity for entity, path in zip(prediction.candidates, prediction.paths, strict=False) if path}
     faithful = tuple(entity in supported for entity in prediction.answers)

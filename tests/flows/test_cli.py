@@ -332,6 +332,7 @@ def test_a_system_is_asked_of_a_run_without_a_language_model(
     (tmp_path / "triples.tsv").write_text("a\tb\tc\n", encoding="utf-8")
     (tmp_path / "questions.jsonl").write_text("{}\n", encoding="utf-8")
     asked: list[Pipeline] = []
+    made: list[tuple[str, ...]] = []
 
     def ask_system(pipeline: Pipeline, *given: str, **__: object) -> None:
         asked.append(pipeline)
@@ -339,9 +340,11 @@ def test_a_system_is_asked_of_a_run_without_a_language_model(
         raise LinkError("far enough")
 
     monkeypatch.setattr("flows.one_question.ask_system", ask_system)
+    monkeypatch.setattr("flows.run.run_missing", lambda pipeline, *keys: made.append(keys))
     topics = ["--topic", "A", "--topic", "B"]
     done = kgqa("ask", tmp_path / "towns.yaml", "q?", "--system", system, "--answered-by", "oracle", *topics)
     assert "far enough" in done.stderr
     (pipeline,) = asked
     assert {key.partition("-")[2].partition("-")[0] for key in pipeline.specs if key.startswith("system-")} == {*row}
     assert all("-oracle-" in key for key in pipeline.specs if key.startswith("system-"))
+    assert made == [("graph", "questions", "supervision")]  # what the system stands on is made, and nothing is trained

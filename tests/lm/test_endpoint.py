@@ -357,6 +357,7 @@ def test_the_name_says_where_which_and_how(server: Script, opened: Open) -> None
     assert opened(concurrency=1, read_timeout=1.0).name == name
     assert opened(api="completions").name != name
     assert opened(extra={"top_k": 3}).name != name
+    assert opened(sampling=False).name != name  # the server draws as it likes
     assert opened(log_probs=False).name != name  # else texts kept without them would be all that a later run gets
     assert opened(identity="lab, revision 3", model="tiny").name.startswith("endpoint lab, revision 3 tiny chat-")
 

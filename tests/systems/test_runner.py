@@ -345,8 +345,9 @@ def test_of_a_prompt_that_is_too_long_the_paths_of_the_lowest_scores_are_left_ou
     shown = tuple(PATHS[place] for place in kept)
     num_tokens = Batches().count_tokens([instruction.render(replace(case, paths=shown))])[0]
     model = Batches(context=num_tokens + SHORT.max_new_tokens)
-    _, (reply,) = hear(forty, model, Ask(instruction, case, SHORT))
+    answered, (reply,) = hear(forty, model, Ask(instruction, case, SHORT))
     assert reply.case.paths == shown
+    assert answered.answer.counts == ({"num_dropped": 3 - len(kept)} if len(kept) < 3 else {})
     assert [f"way {place}" in model.together[0][0].text for place in range(3)] == [at in kept for at in range(3)]
 
 
