@@ -135,9 +135,14 @@ def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
     text = (files / "my.yaml").read_text(encoding="utf-8")
     assert "max_reject_ratio: 0.2 # not used: 1 no entity name in the text" in text
     read_config(files / "my.yaml")
-    write_jsonl(files / "questions.jsonl", [strange] * 9 + [clubs(1)])
+    write_jsonl(files / "questions.jsonl", [strange] * 9 + [*map(clubs, range(3))])
     hopeless = init("triples.tsv", "questions.jsonl", "--force")
     assert hopeless.exit_code == 3 and "no entity name in the text" in hopeless.stderr
+    advice = re.findall(r"allow more: (--\S+ [\d.]+)", " ".join(hopeless.stderr.split()))
+    assert len(advice) == 1, hopeless.stderr
+    done = init("triples.tsv", "questions.jsonl", "--force", *advice[0].removesuffix(".").split())
+    assert done.exit_code == 0, done.stderr
+    assert read_config(files / "my.yaml").dataset.questions.max_reject_ratio == 0.75
 
 
 @pytest.mark.parametrize(
