@@ -79,11 +79,17 @@ def open_asked_run(conf: Path, settings: list[str], system: str | None, answered
 def open_and_ask(
     conf: Path, settings: list[str], question: str, topics: Sequence[str], *, system: str, answered_by: str | None
 ) -> SystemReply:
-    """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
+    """Ask one system, or a variant, of a run; make what it needs, which a run without it may never have made.
+
+    One question is too small to share out, so torch has one thread.
+    """
     from flows.one_question import ask_system
+    from flows.question_file import needed_stages
+    from flows.run import run_missing
     from kgqa_core.run.ask import torch_threads
 
     pipeline = open_asked_run(conf, settings, system, answered_by)
+    run_missing(pipeline, *needed_stages(pipeline, system))
     with torch_threads(1):
         return ask_system(pipeline, question, *topics, row=system)
 

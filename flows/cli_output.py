@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,10 @@ def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None
     steps = [f"All tables:  {summary.report}"] if summary.report else []
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
-    steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
+    who = ""  # the explorer, if there is one
+    if summary.comparison and not summary.rows:
+        who = f" --system {shlex.quote(summary.comparison['rows'][0]['about']['system'])}"
+    steps += [f'Ask it:      kgqa ask {conf}{who} "QUESTION"'] if summary.results else []
     look = [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
     for line in [*[*steps, f"Stages:      kgqa status {conf}"][: 4 - len(look)], *look]:
         say(line)
