@@ -92,6 +92,7 @@ def init(
       kgqa init triples.tsv questions.jsonl
       kgqa run my.yaml
     """
+    from kgqa_core.config_file import home_here
     from kgqa_core.errors import ConfigError
     from kgqa_core.graph.input_files import require_file
 
@@ -104,6 +105,9 @@ def init(
             require_file(path, what=what)
     with working("looking at your files"):
         text = run_file(triples, questions, names, out, max_rejected=max_rejected)
+    if not out.exists() and (home_here() / "runs" / "accepted" / f"{out.stem}.json").exists():
+        mixed = "builds, changes and what kgqa gc keeps go by the name. Give --out another one to keep them apart"
+        say(f"! {home_here()} has another run called {out.stem}: {mixed}", err=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     named = shlex.quote(str(out))

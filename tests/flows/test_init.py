@@ -128,6 +128,18 @@ def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) ->
         assert (done.exit_code, done.stdout) == (code, ""), done.stderr
 
 
+def test_a_second_run_of_one_name_in_a_home_is_told_apart_by_its_user(files: Path) -> None:
+    """Builds and notes are kept by name, and every folder's first run file is my.yaml."""
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    assert "another run" not in init("triples.tsv", "questions.jsonl").stderr
+    built = CliRunner().invoke(app, ["lint", "my.yaml"])
+    assert built.exit_code == 0, built.stderr
+    assert "another run" not in init("triples.tsv", "questions.jsonl", "--force").stderr  # it is the same
+    (files / "my.yaml").rename("old.yaml")
+    second = init("triples.tsv", "questions.jsonl")
+    assert second.exit_code == 0 and "another run called my" in second.stderr, second.stderr
+
+
 def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
     strange = {"question": "Which club has Nobody?", "answers": ["Club 1"]}
     write_jsonl(files / "questions.jsonl", [*map(clubs, range(PEOPLE)), strange])
