@@ -190,9 +190,10 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
                     say(line)
         say("---")
     topics = ", ".join(reply.topics) or "no topic"
-    spent = f"{len(reply.calls)} calls, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
+    spent = f"{len(reply.calls)} call{'s' * (len(reply.calls) != 1)}, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
     sure = "" if reply.confidence is None else f" (confidence {reply.confidence:.2f})"
-    title = f"{reply.system} from {topics}: {reply.status}{sure}; {spent} (* an answer)"
+    legend = " (* an answer)" if reply.candidates else ""
+    title = f"{reply.system} from {topics}: {reply.status}{sure}; {spent}{legend}"
     shown = reply.candidates[:NUM_CANDIDATES]
     rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
     print_table(title, ("", "candidate", "score", "evidence"), rows)

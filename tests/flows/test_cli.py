@@ -18,14 +18,16 @@ from typer.testing import CliRunner
 
 from flows import cli_session
 from flows.cli import app
-from flows.cli_output import print_summary
+from flows.cli_output import print_reply, print_summary
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from flows.one_question import SystemReply
 from flows.question_file import needed_stages
 from flows.score import score_file
 from flows.summary import RESULTS, RunSummary
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.systems.types import AskedCall
 from tests.conftest import write_jsonl
 
 COMMANDS = (
@@ -359,3 +361,9 @@ def test_what_to_ask_next_is_who_answered_where_no_explorer_was_trained(capsys: 
     answered = {"tables": [table], "num_questions": 3, "rows": [{"about": {"system": "two hops"}}]}
     print_summary(RunSummary("towns", (), comparison=answered), "towns.yaml", None)
     assert "kgqa ask towns.yaml --system 'two hops' \"QUESTION\"\n" in capsys.readouterr().out
+
+
+def test_a_system_that_ranks_nothing_has_no_legend_of_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    call = AskedCall(1, "direct", "?", "", ("I do not know",), "", 4)
+    print_reply(SystemReply("direct", "lm", "?", (), "abstained", (), (), None, (call,), 9, 1.0), False)
+    assert capsys.readouterr().out.strip() == "direct from no topic: abstained; 1 call, 9 tokens, 1.00 s: none"
