@@ -79,7 +79,7 @@ def open_asked_run(conf: Path, settings: list[str], system: str | None, answered
 def open_and_ask(
     conf: Path, settings: list[str], question: str, topics: Sequence[str], *, system: str, answered_by: str | None
 ) -> SystemReply:
-    """Ask one system, or a variant, of a run; make what is missing of what it stands on, and nothing else.
+    """Ask one system, or a variant, of a run; make what it needs, which a run without it may never have made.
 
     One question is too small to share out, so torch has one thread.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -77,6 +78,9 @@ def init(
     names: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Names of entities, where triples use ids.")
     ] = None,
+    max_rejected: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of lines that may be unusable, where some are.")
+    ] = MOST_REJECTED,
     force: Annotated[bool, typer.Option("--force", help="Write the run file even if there is one.")] = False,
 ) -> None:
     """Write a run file for a graph and questions of your own, and say why it is as it is.
@@ -88,6 +92,7 @@ def init(
       kgqa init triples.tsv questions.jsonl
       kgqa run my.yaml
     """
+    from kgqa_core.config_file import home_here
     from kgqa_core.errors import ConfigError
     from kgqa_core.graph.input_files import require_file
 
@@ -99,7 +104,10 @@ def init(
         if path is not None and not path.is_dir():
             require_file(path, what=what)
     with working("looking at your files"):
-        text = run_file(triples, questions, names, out)
+        text = run_file(triples, questions, names, out, max_rejected=max_rejected)
+    if not out.exists() and (home_here() / "runs" / "accepted" / f"{out.stem}.json").exists():
+        mixed = "builds, changes and what kgqa gc keeps go by the name. Give --out another one to keep them apart"
+        say(f"! {home_here()} has another run called {out.stem}: {mixed}", err=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     named = shlex.quote(str(out))
@@ -107,7 +115,7 @@ def init(
         say(line)
 
 
-def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> str:
+def run_file(triples: Path, questions: Path, names: Path | None, out: Path, *, max_rejected: float) -> str:
     """Return the text of a run file to be written to ``out``; raises what building graph and questions raises."""
     from kgqa_core.errors import InputError
 
@@ -119,10 +127,10 @@ def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> s
         run = build_draft(data, out)
         why: dict[str, str] = {}
     except InputError:  # too many lines that cannot be used, or something worse
-        run = build_draft({kind: {**one, "max_reject_ratio": MOST_REJECTED} for kind, one in data.items()}, out)
+        run = build_draft({kind: {**one, "max_reject_ratio": max_rejected} for kind, one in data.items()}, out)
         why = {kind: reasons for kind in data if (reasons := _rejected(run, kind))}
         for kind in why:
-            data[kind]["max_reject_ratio"] = MOST_REJECTED
+            data[kind]["max_reject_ratio"] = max_rejected
     from kgqa_core.questions.build import read_questions
     from kgqa_core.run.open import graph_of
 
@@ -135,6 +143,7 @@ def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
     """Build graph and questions, or the stages ``keys``, for a run that is not written yet."""
     from kgqa_core.config import RunConfig
     from kgqa_core.config_file import machine_paths, validated
+    from kgqa_core.errors import InputError
     from kgqa_core.run.pipeline import Pipeline
 
     draft = {
@@ -145,8 +154,11 @@ def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
         "runtime": {"home": "${KGQA_HOME}"},
     }
     run = Pipeline(validated(RunConfig, draft, out, machine_paths(out.parent)))
-    for key in run.needed_for(keys or ("graph", "questions")):
-        run.make(key)
+    try:
+        for key in run.needed_for(keys or ("graph", "questions")):
+            run.make(key)
+    except InputError as problem:  # its advice is for commands that take settings of a run file
+        raise InputError(re.sub(r"--set \S+\.max_reject_ratio=", "--max-rejected ", str(problem))) from problem
     return run
 
 

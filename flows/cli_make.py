@@ -42,6 +42,9 @@ def make_questions(
     names: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Names of entities, where triples use ids.")
     ] = None,
+    max_rejected: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of lines of TRIPLES that may be unusable.")
+    ] = 0.001,
 ) -> None:
     """Make questions from the relation paths of a graph, to learn from where there are none.
 
@@ -62,7 +65,7 @@ def make_questions(
     if there := [path for path in files.values() if path.exists()]:
         raise ConfigError(f"{there[0]} is there already: give --out another folder")
     with working("making questions"), ExitStack() as stack:
-        built = graph_of(_built(graph, names, out))
+        built = graph_of(_built(graph, names, out, max_rejected))
         out.mkdir(parents=True, exist_ok=True)
         streams = {
             split: stack.enter_context(stack.enter_context(written_whole(path)).open("w", encoding="utf-8"))
@@ -75,7 +78,7 @@ def make_questions(
     typer.echo(f"{made} questions in {out}" + ("" if made == num else f": the graph gave no {num} different ones"))
 
 
-def _built(path: Path, names: Path | None, out: Path) -> Pipeline:
+def _built(path: Path, names: Path | None, out: Path, max_rejected: float) -> Pipeline:
     """Return a run whose graph is built."""
     if path.suffix in (".yaml", ".yml"):
         from flows.run import run_missing
@@ -86,7 +89,7 @@ def _built(path: Path, names: Path | None, out: Path) -> Pipeline:
     from flows.cli_init import build_draft, graph_format, header_of
 
     section = {"format": (form := graph_format(path)), "path": str(path.absolute()), **header_of(path, form)}
-    section |= {"names": str(names.absolute())} if names else {}
+    section |= {"max_reject_ratio": max_rejected, **({"names": str(names.absolute())} if names else {})}
     questions = {"format": "jsonl", "files": {"train": str(path.absolute())}}  # none yet: only the graph is built
     return build_draft({"graph": section, "questions": questions}, out, "graph")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,10 @@ def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None
     steps = [f"All tables:  {summary.report}"] if summary.report else []
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
-    steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
+    who = ""  # the explorer, if there is one
+    if summary.comparison and not summary.rows:
+        who = f" --system {shlex.quote(summary.comparison['rows'][0]['about']['system'])}"
+    steps += [f'Ask it:      kgqa ask {conf}{who} "QUESTION"'] if summary.results else []
     look = [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
     for line in [*[*steps, f"Stages:      kgqa status {conf}"][: 4 - len(look)], *look]:
         say(line)
@@ -186,9 +190,10 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
                     say(line)
         say("---")
     topics = ", ".join(reply.topics) or "no topic"
-    spent = f"{len(reply.calls)} calls, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
+    spent = f"{len(reply.calls)} call{'s' * (len(reply.calls) != 1)}, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
     sure = "" if reply.confidence is None else f" (confidence {reply.confidence:.2f})"
-    title = f"{reply.system} from {topics}: {reply.status}{sure}; {spent} (* an answer)"
+    legend = " (* an answer)" if reply.candidates else ""
+    title = f"{reply.system} from {topics}: {reply.status}{sure}; {spent}{legend}"
     shown = reply.candidates[:NUM_CANDIDATES]
     rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
     print_table(title, ("", "candidate", "score", "evidence"), rows)

@@ -18,11 +18,16 @@ from typer.testing import CliRunner
 
 from flows import cli_session
 from flows.cli import app
+from flows.cli_output import print_reply, print_summary
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from flows.one_question import SystemReply
+from flows.question_file import needed_stages
 from flows.score import score_file
+from flows.summary import RESULTS, RunSummary
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.systems.types import AskedCall
 from tests.conftest import write_jsonl
 
 COMMANDS = (
@@ -325,26 +330,40 @@ def test_without_a_terminal_a_line_comes_now_and_then(clock):
         ("systems: {run: [direct], variants: {mine: {system: cot}}}\n", "mine", ("direct", "mine")),
     ],
 )
-def test_a_system_is_asked_of_a_run_without_a_language_model(
+def test_a_system_is_asked_of_a_run_without_a_language_model_and_what_it_needs_is_made_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systems: str, system: str, row: tuple[str, ...]
 ) -> None:
     (tmp_path / "towns.yaml").write_text(CONFIG + systems, encoding="utf-8")
     (tmp_path / "triples.tsv").write_text("a\tb\tc\n", encoding="utf-8")
     (tmp_path / "questions.jsonl").write_text("{}\n", encoding="utf-8")
     asked: list[Pipeline] = []
-    made: list[tuple[str, ...]] = []
+    made: list[str] = []
 
     def ask_system(pipeline: Pipeline, *given: str, **__: object) -> None:
         asked.append(pipeline)
-        assert given == ("q?", "A", "B")
+        assert given == ("q?", "A", "B") and "questions" in made
         raise LinkError("far enough")
 
     monkeypatch.setattr("flows.one_question.ask_system", ask_system)
-    monkeypatch.setattr("flows.run.run_missing", lambda pipeline, *keys: made.append(keys))
+    monkeypatch.setattr("flows.run.run_missing", lambda _, *keys: made.extend(keys))
     topics = ["--topic", "A", "--topic", "B"]
     done = kgqa("ask", tmp_path / "towns.yaml", "q?", "--system", system, "--answered-by", "oracle", *topics)
     assert "far enough" in done.stderr
     (pipeline,) = asked
+    assert made == needed_stages(pipeline, system) and "supervision" in made  # kgqa run makes no such stage here
     assert {key.partition("-")[2].partition("-")[0] for key in pipeline.specs if key.startswith("system-")} == {*row}
     assert all("-oracle-" in key for key in pipeline.specs if key.startswith("system-"))
-    assert made == [("graph", "questions", "supervision")]  # what the system stands on is made, and nothing is trained
+
+
+def test_what_to_ask_next_is_who_answered_where_no_explorer_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    """kgqa evaluate --systems makes what the systems need, and rog needs no explorer."""
+    table = {"header": list(RESULTS), "rows": [["two hops", "oracle", "3", "50.00", "50.00", "2.00", "100.0"]]}
+    answered = {"tables": [table], "num_questions": 3, "rows": [{"about": {"system": "two hops"}}]}
+    print_summary(RunSummary("towns", (), comparison=answered), "towns.yaml", None)
+    assert "kgqa ask towns.yaml --system 'two hops' \"QUESTION\"\n" in capsys.readouterr().out
+
+
+def test_a_system_that_ranks_nothing_has_no_legend_of_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    call = AskedCall(1, "direct", "?", "", ("I do not know",), "", 4)
+    print_reply(SystemReply("direct", "lm", "?", (), "abstained", (), (), None, (call,), 9, 1.0), False)
+    assert capsys.readouterr().out.strip() == "direct from no topic: abstained; 1 call, 9 tokens, 1.00 s: none"

@@ -128,6 +128,18 @@ def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) ->
         assert (done.exit_code, done.stdout) == (code, ""), done.stderr
 
 
+def test_a_second_run_of_one_name_in_a_home_is_told_apart_by_its_user(files: Path) -> None:
+    """Builds and notes are kept by name, and every folder's first run file is my.yaml."""
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    assert "another run" not in init("triples.tsv", "questions.jsonl").stderr
+    built = CliRunner().invoke(app, ["lint", "my.yaml"])
+    assert built.exit_code == 0, built.stderr
+    assert "another run" not in init("triples.tsv", "questions.jsonl", "--force").stderr  # it is the same
+    (files / "my.yaml").rename("old.yaml")
+    second = init("triples.tsv", "questions.jsonl")
+    assert second.exit_code == 0 and "another run called my" in second.stderr, second.stderr
+
+
 def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
     strange = {"question": "Which club has Nobody?", "answers": ["Club 1"]}
     write_jsonl(files / "questions.jsonl", [*map(clubs, range(PEOPLE)), strange])
@@ -135,9 +147,14 @@ def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
     text = (files / "my.yaml").read_text(encoding="utf-8")
     assert "max_reject_ratio: 0.2 # not used: 1 no entity name in the text" in text
     read_config(files / "my.yaml")
-    write_jsonl(files / "questions.jsonl", [strange] * 9 + [clubs(1)])
+    write_jsonl(files / "questions.jsonl", [strange] * 9 + [*map(clubs, range(3))])
     hopeless = init("triples.tsv", "questions.jsonl", "--force")
     assert hopeless.exit_code == 3 and "no entity name in the text" in hopeless.stderr
+    advice = re.findall(r"allow more: (--\S+ [\d.]+)", " ".join(hopeless.stderr.split()))
+    assert len(advice) == 1, hopeless.stderr
+    done = init("triples.tsv", "questions.jsonl", "--force", *advice[0].removesuffix(".").split())
+    assert done.exit_code == 0, done.stderr
+    assert read_config(files / "my.yaml").dataset.questions.max_reject_ratio == 0.75
 
 
 @pytest.mark.parametrize(

@@ -98,3 +98,16 @@ def test_made_questions_teach_and_never_test(
     for split, num in (("train", len(rows)), ("test", 0)):
         questions, rejects = load_question_file(path, format="jsonl", graph=clubs, split=split)
         assert (len(questions), {one.reason for one in rejects}) == (num, set() if num else {MADE})
+
+
+def test_lines_that_cannot_be_used_are_allowed_by_the_option_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kb.tsv").write_text("\n".join([*TRIPLES, "Person 1\tplays_for"]) + "\n", encoding="utf-8")
+    arguments = ["make-questions", "kb.tsv", "--num", "3"]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 3 and "allow more: --max-rejected 0.038" in " ".join(refused.stderr.split())
+    done = CliRunner().invoke(app, [*arguments, "--max-rejected", "0.038"])
+    assert done.exit_code == 0, done.stderr

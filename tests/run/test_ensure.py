@@ -155,6 +155,19 @@ def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(tow
     assert (metrics["triples_in"], metrics["triples_out"], metrics["questions_out"]) == (0, 2, 1)
 
 
+def test_the_report_shows_no_changes_that_led_to_another_build(towns: Path) -> None:
+    """Builds are noted by the run's name, which another folder's run may have too."""
+    first = towns.with_name("first.tsv")
+    first.write_text("".join(f"{line.replace(' ', chr(9))}\n" for line in TRIPLES), encoding="utf-8")
+    there = f"dataset.graph.path={first}"
+    build(towns, there)
+    write_triples(towns, [*TRIPLES, "Sihl flows_through Luzern"])
+    build(towns)
+    for settings, shown in (([], True), ([there], False)):
+        titles = [table["title"] for table in data_tables(Pipeline(read_config(towns, settings)))]
+        assert (CHANGES_TITLE in titles) is shown
+
+
 def test_people_see_a_line_for_everything_that_changed_and_for_nothing_else(towns: Path) -> None:
     build(towns)
     with (towns.parent / "triples.tsv").open("a") as stream:
