@@ -43,8 +43,8 @@ def make_questions(
         Path | None, typer.Option(metavar="FILE", help="Names of entities, where triples use ids.")
     ] = None,
     max_rejected: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of lines of TRIPLES that may be unusable.")
-    ] = 0.001,
+        float | None, typer.Option(min=0, max=1, help="The share of lines of TRIPLES that may be unusable.")
+    ] = None,
 ) -> None:
     """Make questions from the relation paths of a graph, to learn from where there are none.
 
@@ -78,20 +78,24 @@ def make_questions(
     typer.echo(f"{made} questions in {out}" + ("" if made == num else f": the graph gave no {num} different ones"))
 
 
-def _built(path: Path, names: Path | None, out: Path, max_rejected: float) -> Pipeline:
+def _built(path: Path, names: Path | None, out: Path, max_rejected: float | None) -> Pipeline:
     """Return a run whose graph is built."""
+    given = {"names": names and str(names.absolute()), "max_reject_ratio": max_rejected}
+    told = {key: value for key, value in given.items() if value is not None}
     if path.suffix in (".yaml", ".yml"):
         from flows.run import run_missing
+        from kgqa_core.errors import ConfigError
 
+        if told:
+            raise ConfigError(f"{path} says itself what its graph is: write dataset.graph.{next(iter(told))} there")
         pipeline = open_run(path, [])
         run_missing(pipeline, "graph")
         return pipeline
     from flows.cli_init import build_draft, graph_format, header_of
 
     section = {"format": (form := graph_format(path)), "path": str(path.absolute()), **header_of(path, form)}
-    section |= {"max_reject_ratio": max_rejected, **({"names": str(names.absolute())} if names else {})}
     questions = {"format": "jsonl", "files": {"train": str(path.absolute())}}  # none yet: only the graph is built
-    return build_draft({"graph": section, "questions": questions}, out, "graph")
+    return build_draft({"graph": {**section, **told}, "questions": questions}, out, "graph")
 
 
 def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> Iterator[dict[str, Any]]:

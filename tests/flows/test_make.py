@@ -111,3 +111,9 @@ def test_lines_that_cannot_be_used_are_allowed_by_the_option_that_is_named(
     assert refused.exit_code == 3 and "allow more: --max-rejected 0.038" in " ".join(refused.stderr.split())
     done = CliRunner().invoke(app, [*arguments, "--max-rejected", "0.038"])
     assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize(("option", "setting"), [("--names", "names"), ("--max-rejected", "max_reject_ratio")])
+def test_what_a_run_file_says_of_its_graph_is_not_said_again(tmp_path: Path, option: str, setting: str) -> None:
+    done = CliRunner().invoke(app, ["make-questions", "my.yaml", option, "0.1", "--out", str(tmp_path / "made")])
+    assert done.exit_code == 2 and f"write dataset.graph.{setting} there" in " ".join(done.stderr.split())
