@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sysconfig
 from contextlib import redirect_stderr
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.config_base import AdapterPath
@@ -39,15 +41,19 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
     """
     if file.name == FILE and (found := hash_file(file)) != SHA256:
         raise InputError(f"{file} has the sha256 {found}, not {SHA256}. Install it again: {INSTALL}")
+    import gguf
     import torch
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     where = {"gguf_file": file.name, "local_files_only": True}
+    # transformers reads the file three times (tokenizer, configuration, weights), and lists the names of all tensors for
+    # each module of the model: together half of the time.
+    once = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-        with redirect_stderr(StringIO()):  # a bar of tensors, which has no switch
+        with patch.multiple(gguf, **once), redirect_stderr(StringIO()):  # a bar of tensors, which has no switch
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
             model = AutoModelForCausalLM.from_pretrained(
                 file.parent, dtype=getattr(torch, dtype), quantization_config=GgufConfig(dequantize=True), **where
             )

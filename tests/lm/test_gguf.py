@@ -70,12 +70,14 @@ def make_gguf(file: Path, *, architecture: str = "llama", seed: int = 0) -> dict
 
 
 def test_a_file_becomes_a_folder_with_its_weights_tokenizer_and_template(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tensors = make_gguf(tmp_path / "tiny.gguf")
+    tensors, reader, read = make_gguf(tmp_path / "tiny.gguf"), gguf.GGUFReader, []
+    monkeypatch.setattr(gguf, "GGUFReader", lambda file: (read.append(file), reader(file))[1])
     for name in ("one", "two"):
         write_folder(tmp_path / "tiny.gguf", tmp_path / name, dtype="float32")
     assert "%|" not in capfd.readouterr().err  # no bar
+    assert len(read) == 2  # once for each folder
 
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")
