@@ -48,9 +48,9 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     where = {"gguf_file": file.name, "local_files_only": True}
-    # transformers reads the file three times (tokenizer, configuration, weights), and lists the names of all tensors for
-    # each module of the model: together half of the time.
-    once = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
+    # transformers reads the file three times (tokenizer, configuration, weights), and lists the names of all tensors
+    # for each module of the model: together half of the time.
+    once: dict[str, Any] = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
     try:
         with patch.multiple(gguf, **once), redirect_stderr(StringIO()):  # a bar of tensors, which has no switch
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
