@@ -24,6 +24,7 @@ BENCHMARKS = (
     "freebase_expand",
     "linking",
     "paraphrases",
+    "choosing",
     "supervision",
     "execute_plans",
     "harness",

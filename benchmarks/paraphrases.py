@@ -103,11 +103,7 @@ def rows_of(pipeline: Pipeline, size: Size) -> list[str]:
 
 def reword(questions: Sequence[Question], graph: KnowledgeGraph, half: Split, per_chain: int) -> list[Question]:
     """Return the first ``per_chain`` questions of each gold chain, in every wording that a half has for it."""
-    wordings, counts, asked = defaultdict[str, list[str]](list), defaultdict[str, int](int), []
-    for line in FILE.read_text(encoding="utf-8").splitlines()[1:]:
-        chain, of_half, wording = line.split("\t")
-        if of_half == half:
-            wordings[chain].append(wording)
+    wordings, counts, asked = wordings_of(half), defaultdict[str, int](int), []
     for question in questions:
         chain = " ".join(
             write_step(graph.relation_labels[step % graph.num_relations], step >= graph.num_relations)
@@ -118,6 +114,16 @@ def reword(questions: Sequence[Question], graph: KnowledgeGraph, half: Split, pe
             text = masked.replace(TOPIC, graph.name_of(question.topics[0]))
             asked.append(replace(question, id=f"{question.id}/{number}", text=text, masked=masked))
     return asked
+
+
+def wordings_of(half: Split) -> dict[str, list[str]]:
+    """Return the wordings of a half by gold chain, empty for a chain without any; they hold ``TOPIC``."""
+    wordings = defaultdict[str, list[str]](list)
+    for line in FILE.read_text(encoding="utf-8").splitlines()[1:]:
+        chain, of_half, wording = line.split("\t")
+        if of_half == half:
+            wordings[chain].append(wording)
+    return wordings
 
 
 def hits_of(answer: Answer, asked: Sequence[Question]) -> np.ndarray:

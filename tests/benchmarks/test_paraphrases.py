@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.paraphrases import FILE, HALVES, TOPIC, reword
+from benchmarks.choosing import write_questions
+from benchmarks.paraphrases import FILE, HALVES, TOPIC, reword, wordings_of
 from kgqa_core.types import Question
 from tests.loading import graph_of_text
 
@@ -26,3 +27,21 @@ def test_a_question_is_asked_in_every_wording_of_its_chain_and_half(tmp_path: Pa
     count = sum(line.startswith("directed_by\tdev") for line in FILE.read_text(encoding="utf-8").splitlines())
     assert len(asked) == len({one.id for one in asked}) == 2 * count
     assert all(one.text == one.masked.replace(TOPIC, films.name_of(one.topics[0])) for one in asked)
+
+
+def test_a_metaqa_folder_keeps_its_training_and_asks_its_test_in_other_words(tmp_path: Path) -> None:
+    for hops, kind in ((1, "movie_to_director"), (2, "movie_to_director_to_movie")):
+        own = tmp_path / f"old/{hops}-hop"
+        own.mkdir(parents=True)
+        for split in ("train", "dev", "test"):
+            own.joinpath(f"qa_{split}.txt").write_text("old words of [Alien [4]]\tRidley Scott|Mann\n")
+            own.joinpath(f"qa_{split}_qtype.txt").write_text(f"{kind}\n")
+    write_questions(tmp_path / "old", tmp_path / "new")
+    for hops, chain in ((1, "directed_by"), (2, "directed_by ^directed_by")):
+        old, new = (tmp_path / f"{folder}/{hops}-hop" for folder in ("old", "new"))
+        assert new.joinpath("qa_train.txt").read_bytes() == old.joinpath("qa_train.txt").read_bytes()
+        asked, kinds = (new.joinpath(f"qa_test{what}.txt").read_text().splitlines() for what in ("", "_qtype"))
+        assert asked == [
+            f"{one.replace(TOPIC, '[Alien [4]]')}\tRidley Scott|Mann" for one in wordings_of("test")[chain]
+        ]
+        assert asked and kinds == [old.joinpath("qa_test_qtype.txt").read_text().strip()] * len(asked)
