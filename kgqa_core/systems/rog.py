@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -62,8 +61,8 @@ class Rog(System):
         if plans is None:
             plans = yield from self.plans.ask(question, kept.num_plans)
         weights = weigh_plans([plan.log_prob for plan in plans])
-        before = [0.0, *accumulate(weights)]
-        sure = zip(plans, weights, before, strict=False)
+        heavier = [sum(other for other in weights if other > weight) for weight in weights]  # of equals: all
+        sure = zip(plans, weights, heavier, strict=True)
         weighed = [(plan.path, weight) for plan, weight, mass in sure if mass < kept.plan_mass or kept.plan_mass == 1]
         in_blocks = self.prompts.templates["reason"].in_blocks and not kept.explain
         most = max(kept.max_paths, MOST_IN_BLOCKS) if in_blocks else kept.max_paths

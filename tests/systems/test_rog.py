@@ -142,7 +142,15 @@ LIKELY = (-0.1, -1.0, -4.0)  # 0.70, 0.28 and 0.01
 
 @pytest.mark.parametrize(
     ("mass", "scores", "followed"),
-    [(1.0, LIKELY, 3), (0.95, LIKELY, 2), (0.5, LIKELY, 1), (1.0, (0.0, -60.0, -61.0), 3)],  # 1: all, however unlikely
+    [
+        (1.0, LIKELY, 3),
+        (0.95, LIKELY, 2),
+        (0.5, LIKELY, 1),
+        (1.0, (0.0, -60.0, -61.0), 3),  # 1: all, however unlikely
+        (0.5, (-1.0, -1.0, -1.0), 3),  # those of a pool weigh alike, and any of them may be the right one
+        (0.97, (-0.1, -4.0, -4.0), 3),
+        (0.5, (-0.1, -4.0, -4.0), 1),
+    ],
 )
 def test_plans_are_followed_until_they_have_the_share_of_probability_that_is_asked(
     forty: Forty, mass: float, scores: tuple[float, ...], followed: int

@@ -334,7 +334,7 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 
 STAGES = (
     Stage("fusion", 4, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage(CHOICE, 4, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 18, "evaluate system", _system_specs, answer_questions),
+    Stage(CHOICE, 5, "choose settings", _choice_specs, _choose_settings),
+    Stage("system", 19, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 6, "compare systems", _comparison_specs, _compare),
 )
