@@ -73,7 +73,7 @@ def test_the_pages_open_from_disk_and_nothing_that_a_graph_says_runs(
     page.get_by_text("Where answers were lost", exact=True).wait_for()
     assert page.locator("h2").all_inner_texts() == ["Systems side by side", "Where answers were lost"]  # no empty one
     page.get_by_role("link", name="Questions").click()
-    assert "25 of 25" in page.get_by_role("status").inner_text()
+    page.get_by_role("status").get_by_text("25 of 25").wait_for()
     page.get_by_label("answered").select_option("A")
     page.get_by_text("1 of 25").wait_for()
     page.get_by_label("answered").select_option("R")
@@ -207,6 +207,7 @@ def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     page.get_by_text("1 of 1").wait_for()
     page.get_by_role("row").nth(1).get_by_role("link").click()
     chosen = page.locator("section.chosen")
+    chosen.wait_for()
     said = page.locator("main").inner_text()
     assert "null" not in said  # in the place of what the explorer did not walk
     assert "No gold among 1 candidate." in said and "among 0 candidates" not in said  # silence has ranked nothing
@@ -226,7 +227,7 @@ def test_a_name_in_the_drawing_of_costs_stands_beside_its_dot_or_nowhere(tmp_pat
     page = browser.new_page()
     page.goto(file.as_uri())
     drawing = page.get_by_role("img", name="Hits@1 against calls")
-    assert "1 question, 2 runs." in page.locator("main").inner_text()  # seeds of a row are no systems of their own
+    page.get_by_text("1 question, 2 runs.").wait_for()  # seeds of a row are no systems of their own
     assert drawing.locator("circle").count() == 21
     shown = {}
     for group in drawing.locator("g").all():
