@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import data_folder, kgqa_json, write_section
-from benchmarks.paraphrases import wordings_of
-from benchmarks.systems import markdown
+from benchmarks.measure import data_folder, write_section
+from benchmarks.paraphrases import TOPIC, wordings_of
+from benchmarks.systems import evaluate, markdown
 from kgqa_core.questions.closed_domains import chain_of_type, read_brackets
 
 CONF = "conf/metaqa-smollm2.yaml"
@@ -55,13 +55,10 @@ def run(home: Path, size: Size = FULL) -> None:
         "reasoner.instructions={choose: 1.0}",
         f"reasoner.shares={{choose: {size.taught}}}",
         "reasoner.dev_examples=96",
-        f"systems={json.dumps({**SYSTEMS, 'num_questions': size.questions})}",
-        "tracking.enabled=false",
+        f"systems={json.dumps(SYSTEMS)}",
         *size.settings,
     ]
-    found, _ = kgqa_json(["evaluate", CONF, *(word for one in settings for word in ("--set", one))], home)
-    (made,) = (Path(stage["folder"]) for stage in found["stages"] if stage["key"] == "comparison")
-    comparison = json.loads((made / "comparison.json").read_text(encoding="utf-8"))
+    comparison = evaluate(home, size.questions, *settings, conf=CONF)
     write_section("Choosing in other words", "\n".join(body(comparison)), "python -m benchmarks choosing")
 
 
@@ -101,4 +98,4 @@ def reworded(kinds: list[str], asked: list[str]) -> Iterator[tuple[str, str]]:
         chain = " ".join(chain_of_type(kind) or ()).replace("~", "^")
         counts[kind] += 1
         for wording in wordings[chain] if counts[kind] <= PER_CHAIN else ():
-            yield f"{wording.replace('topic', text[start:end])}\t{answers}", kind
+            yield f"{wording.replace(TOPIC, f'[{text[start:end]}]')}\t{answers}", kind

@@ -44,12 +44,12 @@ def run(home: Path, size: Size = FULL) -> None:
     write_section("Sweeps of N and K", "\n".join(sweep_body(home, size)), "python -m benchmarks systems")
 
 
-def evaluate(home: Path, questions: int | None, *settings: str) -> dict[str, Any]:
+def evaluate(home: Path, questions: int | None, *settings: str, conf: str = CONF) -> dict[str, Any]:
     """Evaluate systems; return the comparison: tables, sentences, rows."""
     given = [*settings, "tracking.enabled=false"]
     if questions is not None:
         given.append(f"systems.num_questions={questions}")
-    found, _ = kgqa_json(["evaluate", CONF, *(part for one in given for part in ("--set", one))], home)
+    found, _ = kgqa_json(["evaluate", conf, *(part for one in given for part in ("--set", one))], home)
     (folder,) = (Path(stage["folder"]) for stage in found["stages"] if stage["key"] == "comparison")
     comparison: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     fusions = [Path(stage["folder"]) for stage in found["stages"] if stage["key"].startswith("fusion-")]
