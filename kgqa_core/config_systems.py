@@ -34,7 +34,7 @@ SYSTEMS: dict[str, str] = {  # name: module and its SystemType
 }
 # by default: given needs a file of paths, kaping encodes every triple around a topic
 COMPARED = tuple(name for name in SYSTEMS if name not in ("given", "kaping"))
-PlanSourceName = Literal["lm", "generator", "dense", "random", "none"]
+PlanSourceName = Literal["lm", "generator", "dense", "encoder", "random", "none"]
 Answerer = Literal["lm", "oracle", "random", "first"]
 """Who plays the language model: the run's own; one that knows the golds but says only what its prompt shows; one that
 picks at random from what its prompt shows; one that always picks the first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
 FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible
 NUM_NEIGHBOURS = 64  # training questions that plans are spread over
+SCALE = 20.0  # of cosines where nothing is trained: what the trained planner starts from
+STEP_COST = 2.0  # nats of each further step then: there and back along a relation has the same words
 MOST_TEXTS = 100_000  # vectors of unseen paths that are kept: some 150 MB of MiniLM's
 
 
@@ -245,3 +247,40 @@ class DensePlanner:
             self._texts.update(zip(new, vectors, strict=True))
         scores = unseen_scores(self._model, view, np.stack([self._texts[path] for path in paths]))
         return dict(zip(paths, scores.tolist(), strict=True))
+
+
+# ------ Without training.
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPlanner:
+    """The published text encoder as a planner: the paths whose names are most like the question. Nothing is trained.
+
+    Implements ``Planner``.
+    """
+
+    encode: Callable[[Sequence[str]], Floats]  # texts -> unit-norm rows
+    exists: Exists
+    max_hops: int
+    name: str = "encoder"
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return up to ``num_plans`` distinct plans that exist per question, the most similar first."""
+        vectors = self.encode([question.text for question in questions])
+        vector_of: dict[LabelPath, Floats] = {}  # of paths: questions of one kind visit the same
+
+        def weigh(vector: Floats, paths: Sequence[LabelPath]) -> Floats:
+            if new := [path for path in paths if path not in vector_of]:
+                vector_of.update(zip(new, self.encode([*map(render_path_text, new)]), strict=True))
+            scores = [SCALE * float(vector_of[path] @ vector) - STEP_COST * (len(path) - 1) for path in paths]
+            return np.array(scores, dtype=np.float32)
+
+        found = []
+        for question, vector in zip(questions, vectors, strict=True):
+            scores = beam(
+                partial(self.exists, question), partial(weigh, vector), width=NUM_CANDIDATES, max_hops=self.max_hops
+            )
+            best = sorted(scores, key=lambda path: (-scores[path], path))[:num_plans]
+            total = float(log_sum(np.array([*scores.values()], dtype=np.float32))) if scores else 0.0
+            found.append([Plan(path, scores[path] - total) for path in best])
+        return found

@@ -215,6 +215,11 @@ class Parts:
             return PlanSource(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
         if source == "none":
             return PlanSource(FixedPlans({}), self.mask_topics)
+        if source == "encoder":
+            from kgqa_core.planners.dense import EncoderPlanner, steps_around
+
+            exists = steps_around(path_constraints(self.search))
+            return PlanSource(EncoderPlanner(self.encode, exists, self.search.max_hops), self.mask_topics)
         opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed), row=self.row)
         planner = self.stack.enter_context(opened)
         self.meters += [planner.meter] if planner.meter is not None else []

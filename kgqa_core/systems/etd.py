@@ -28,7 +28,7 @@ from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import meant_by_verdict
 from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, System, SystemAnswer
-from kgqa_core.types import Prediction, Question, ReasoningPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.explore import Exploration
@@ -151,6 +151,8 @@ EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), roles=lambd
 
 # ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
 
+LEAST = 1e-12  # probability: what the explorer has as zero stays comparable
+
 
 class EtdSection(Section):
     """Settings of EtD."""
@@ -163,6 +165,7 @@ class EtdSection(Section):
     renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
     only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
     determine: Literal["choose", "plan"] = "choose"  # plan (ours): whose chain is the model's most probable plan
+    explorer_weight: Annotated[float, Field(ge=0)] = 1.0  # with plan: exponent of the explorer's probability
 
 
 class DualrSection(EtdSection):
@@ -207,20 +210,28 @@ class Etd(System):
     def _weigh(self, question: Question, explored: Prediction) -> Rounds:
         """Return those of the first N whose chain is the most probable plan: a likelihood each, no text is generated.
 
-        Candidates without a chain are not weighed; where all have one plan, nobody is asked.
+        It is multiplied by the explorer's probability of the chain's best candidate, to the power ``explorer_weight``;
+        hidden probabilities count for nothing. Candidates without a chain are not weighed; where all have one plan,
+        nobody is asked.
         """
         labels, judge = self.search.entities.relation_names, self.judge
         assert judge is not None
         paths = explored.paths[: min(self.settings.num_candidates, len(explored.candidates))]
         plans = [tuple(write_step(labels[step.relation], step.reverse) for step in path) for path in paths]
-        options = list(dict.fromkeys(filter(None, plans)))
+        best: dict[LabelPath, float] = {}  # the explorer's probability of a chain's best candidate, which comes first
+        for plan, probability in zip(plans, explored.scores, strict=False):
+            if plan:
+                best.setdefault(plan, probability)
+        options = list(best)
         if len(options) > 1:
             inside = self.search.place([question])[0]
             case = judge.case(PlanQuestion(question.id, inside.asked(self.mask_topics), inside.topics))
             (reply,) = yield [Ask(judge.instruction, case, options=tuple(map(render_plan, options)))]
             if isinstance(reply.result, ParseFailure):
                 return reply.result
-            options = [options[int(np.argmax(reply.log_probs))]]
+            weight = self.settings.explorer_weight if self.settings.probabilities else 0.0
+            told = np.asarray(reply.log_probs) + weight * np.log(np.maximum([*best.values()], LEAST))
+            options = [options[int(np.argmax(told))]]
         chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
         return Choice(chosen, "plan" if chosen else "abstained")
 

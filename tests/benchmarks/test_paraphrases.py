@@ -29,7 +29,7 @@ def test_a_question_is_asked_in_every_wording_of_its_chain_and_half(tmp_path: Pa
     assert all(one.text == one.masked.replace(TOPIC, films.name_of(one.topics[0])) for one in asked)
 
 
-def test_a_metaqa_folder_keeps_its_training_and_asks_its_test_in_other_words(tmp_path: Path) -> None:
+def test_a_metaqa_folder_keeps_its_training_and_asks_dev_and_test_in_other_words(tmp_path: Path) -> None:
     for hops, kind in ((1, "movie_to_director"), (2, "movie_to_director_to_movie")):
         own = tmp_path / f"old/{hops}-hop"
         own.mkdir(parents=True)
@@ -40,8 +40,8 @@ def test_a_metaqa_folder_keeps_its_training_and_asks_its_test_in_other_words(tmp
     for hops, chain in ((1, "directed_by"), (2, "directed_by ^directed_by")):
         old, new = (tmp_path / f"{folder}/{hops}-hop" for folder in ("old", "new"))
         assert new.joinpath("qa_train.txt").read_bytes() == old.joinpath("qa_train.txt").read_bytes()
-        asked, kinds = (new.joinpath(f"qa_test{what}.txt").read_text().splitlines() for what in ("", "_qtype"))
-        assert asked == [
-            f"{one.replace(TOPIC, '[Alien [4]]')}\tRidley Scott|Mann" for one in wordings_of("test")[chain]
-        ]
-        assert asked and kinds == [old.joinpath("qa_test_qtype.txt").read_text().strip()] * len(asked)
+        for half in HALVES:
+            asked, kinds = (new.joinpath(f"qa_{half}{what}.txt").read_text().splitlines() for what in ("", "_qtype"))
+            worded = [one.replace(TOPIC, "[Alien [4]]") for one in wordings_of(half)[chain]]
+            assert asked == [f"{one}\tRidley Scott|Mann" for one in worded]
+            assert asked and kinds == [old.joinpath(f"qa_{half}_qtype.txt").read_text().strip()] * len(asked)

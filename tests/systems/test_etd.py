@@ -287,6 +287,11 @@ def test_where_plans_determine_all_candidates_of_the_most_probable_chain_are_ans
     assert answered.answer.counts["by_plan"] == 1
     assert [call.instruction for call in answered.calls] == ["plan"]
     assert world.answers(weigh(world, -3.0, -0.5)) == ["2001"]
+    # The explorer's probabilities of the two chains are .6 and .2: e to the power of 1.1 apart.
+    assert world.answers(weigh(world, -1.5, -0.5)) == ["1999", "2003"]
+    assert world.answers(weigh(world, -1.5, -0.5, probabilities=False)) == ["2001"]
+    assert world.answers(weigh(world, -1.5, -0.5, explorer_weight=0.5)) == ["2001"]
+    assert world.answers(weigh(world, -3.0, -0.5, explorer_weight=2.5)) == ["1999", "2003"]
     lost = weigh(world, -math.inf, -math.inf)  # nobody could tell
     assert lost.answer.prediction.abstained
 

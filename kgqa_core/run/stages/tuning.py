@@ -112,8 +112,10 @@ def model_stages(config: RunConfig, seed: int, roles: Iterable[Role] = PLAN, row
 
 def plan_stages(config: RunConfig, source: str, seed: int, row: str = "") -> list[str]:
     """Return the stages that a source of plans is made in."""
-    needs = model_stages(config, seed, row=row) if source == "generator" else []
-    return [*needs, *([f"dense-seed{opening.planner_seed(config, seed)}"] if source == "dense" else [])]
+    if source == "generator":
+        return model_stages(config, seed, row=row)
+    own = {"dense": f"dense-seed{opening.planner_seed(config, seed)}", "encoder": "encodings"}
+    return [own[source]] if source in own else []
 
 
 def teaching(config: RunConfig) -> dict[str, Any]:
