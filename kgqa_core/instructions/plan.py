@@ -63,7 +63,7 @@ class Planner(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name of its row in tables: generator or dense."""
+        """Return the name of its row in tables: generator, dense or another."""
         ...
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.instructions.plan import PlanQuestion
-from kgqa_core.planners.dense import DensePlanner, beam, open_dense, render_path_text, spread_first
+from kgqa_core.planners.dense import DensePlanner, EncoderPlanner, beam, open_dense, render_path_text, spread_first
 from kgqa_core.planners.dense_train import count_steps, fit_dense, set_loss
 from kgqa_core.planners.evaluate import score_plans
+from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.text.transformer import SplitEncoder, local_encoder
 from kgqa_core.types import LabelPath
 
@@ -256,3 +257,29 @@ def test_a_wide_beam_visits_every_path_that_exists(graph: dict[LabelPath, set[st
     narrow = beam(allowed, weigh, width=1, max_hops=max_hops)
     assert len({len(path) for path in narrow}) == len(narrow)
     assert set(narrow) <= set(found)
+
+
+def test_without_training_the_paths_come_first_whose_words_the_question_has() -> None:
+    """The shorter comes first where both have the same words; an oracle that knows all paths gives the same."""
+    steps = ("directed_by", "^directed_by", "written_by", "born_in")
+    encode = HashEncoder().encode
+    every = [path for hops in (1, 2) for path in product(steps, repeat=hops)]
+
+    def exists(question: PlanQuestion, path: LabelPath) -> tuple[str, ...]:
+        return steps if len(path) < 2 else ()
+
+    asked = [PlanQuestion("0", "where was [topic] born in"), PlanQuestion("1", "what was [topic] directed by")]
+    planner = EncoderPlanner(encode, exists, max_hops=2)
+    found = planner.plan(asked, num_plans=99)
+    assert [own[0].path for own in found] == [("born_in",), ("directed_by",)]
+    texts = encode([*map(render_path_text, every)])
+    for question, own in zip(asked, found, strict=True):
+        scores = 20 * texts @ encode([question.text])[0] - 2 * np.array([len(path) - 1 for path in every])
+        log_probs = scores - np.log(np.exp(scores).sum())
+        assert {plan.path: plan.log_prob for plan in own} == pytest.approx(
+            dict(zip(every, log_probs, strict=True)), rel=1e-5
+        )
+        assert [plan.log_prob for plan in own] == sorted((plan.log_prob for plan in own), reverse=True)
+    assert planner.plan(asked, num_plans=3) == [own[:3] for own in found]
+    nowhere = EncoderPlanner(encode, lambda question, path: (), max_hops=2)
+    assert nowhere.plan(asked) == [[], []] and nowhere.plan([]) == []

@@ -49,7 +49,7 @@ NEEDS["explorer"] = NEEDS["etd"] - {"lm"}
 NEEDS["kaping"] = {"lm", "encodings"}
 NEEDS["ours"] |= {"dense-seed0", FUSION}
 OF_PLANS = {name: {"lm"} for name in ("lm", "generator", "random", "none")}
-OF_PLANS |= {"dense": {"lm", "dense-seed0"}}
+OF_PLANS |= {"dense": {"lm", "dense-seed0"}, "encoder": {"lm", "encodings"}}
 
 
 @pytest.mark.parametrize("system", NEEDS)

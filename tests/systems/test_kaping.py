@@ -78,12 +78,15 @@ def test_each_question_has_the_triples_of_its_own_subgraph(rows: tuple[SearchGra
     assert not paths  # an abstention ranks nothing
 
 
-def test_a_run_encodes_with_its_own_encoder_and_trains_no_explorer_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", ["kaping", "rog, rog: {plans: encoder}"])
+def test_a_run_encodes_with_its_own_encoder_and_trains_no_explorer_for_it(tmp_path: Path, system: str) -> None:
     write_places(tmp_path)
-    text = f"{RUN}systems: {{run: [kaping], answered_by: [first], num_questions: 7}}\n"
-    pipeline, key = open_run(tmp_path / "run.yaml", text), "system-kaping-first-seed0"
+    run, _, settings = system.partition(", ")
+    text = f"{RUN}systems: {{run: [{run}], answered_by: [first], num_questions: 7, {settings}}}\n"
+    pipeline, key = open_run(tmp_path / "run.yaml", text), f"system-{run}-first-seed0"
     needed = pipeline.needed_for([key])
-    assert "encodings" in needed and not any(one.startswith("explorer") for one in needed)
+    assert "encodings" in needed and not any(one.startswith(("explorer", "dense")) for one in needed)
     ensure(pipeline, needed)
     table = pq.read_table(pipeline.artifact(key).folder / "predictions.parquet").to_pylist()
     assert len(table) == 7 and all(one["num_calls"] == 1 and all(one["faithful"]) for one in table)
+    assert any(one["faithful"] for one in table)
