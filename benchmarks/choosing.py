@@ -23,7 +23,7 @@ from kgqa_core.types import Split
 
 CONF = "conf/metaqa-smollm2.yaml"
 WEIGHED: dict[str, Any] = {"num_candidates": 10, "determine": "plan"}
-CHOSEN = {"num_candidates": 5}
+CHOSEN = {"num_candidates": 5, "determine": "choose"}
 HIDDEN = {"probabilities": False}
 SYSTEMS = {
     "run": ["explorer", "etd", "rog", "ours"],
