@@ -25,6 +25,7 @@ BENCHMARKS = (
     "linking",
     "paraphrases",
     "choosing",
+    "worlds",
     "supervision",
     "execute_plans",
     "harness",

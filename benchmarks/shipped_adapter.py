@@ -13,7 +13,7 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -21,6 +21,8 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.adapter_pools import webqsp_examples
 from benchmarks.measure import data_folder
+from benchmarks.worlds import FILE as WORLDS_FILE
+from benchmarks.worlds import HELD_OUT, draw_world, read_worlds, write_worlds
 from kgqa_core.artifacts import hash_file, written_whole
 from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_file import read_config
@@ -87,8 +89,8 @@ METAQA = {  # instruction -> share of the questions
 }
 DEMO = {name: 0.8 * share for name, share in METAQA.items()}
 PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
-    "metaqa-joint": {"train": 180, "dev": 40},
-    "demo": {"train": 110, "dev": 30},
+    "metaqa-joint": {"train": 70, "dev": 20},
+    "demo": {"train": 45, "dev": 15},
 }
 TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1024, "dev_examples": 6}
 LICENCES = {
@@ -98,8 +100,10 @@ LICENCES = {
     "Freebase, names of a sample": "CC BY",
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
-WEBQSP = {"reason": 0.28, "choose": 0.03, "plan": 0.04}
-PASS = 4  # each draws other questions
+WEBQSP = {"reason": 0.12, "choose": 0.015, "plan": 0.03}
+WORLDS = {"reason": 0.7, "choose": 0.05, "plan": 0.1, "score_relations": 0.03}
+WORLD_QUESTIONS = 50  # of each draw
+PASS = 5  # each draws other questions
 
 
 def renamed(example: Example) -> Example:
@@ -126,7 +130,9 @@ def renamed(example: Example) -> Example:
     return dataclasses.replace(example, prompt=prompt, target="\n".join(lines))
 
 
-def graph_examples(conf: Path, shares: dict[str, float], per_hop: dict[Split, int]) -> Iterator[Example]:
+def graph_examples(
+    conf: Path, shares: dict[str, float], per_hop: dict[Split, int], rename: Callable[[Example], Example] = renamed
+) -> Iterator[Example]:
     """Yield the examples of a run's questions, as many of each number of hops."""
     run = Pipeline(read_config(conf))
     ensure(run, ["supervision"])
@@ -144,7 +150,19 @@ def graph_examples(conf: Path, shares: dict[str, float], per_hop: dict[Split, in
             taken[question.hops] += 1
             if taken[question.hops] <= most:
                 chosen.append(question)
-        yield from map(renamed, make_examples(source, search.place(chosen), supervision))
+        yield from map(rename, make_examples(source, search.place(chosen), supervision))
+
+
+def world_examples(out: Path) -> Iterator[Example]:
+    """Yield the examples of two draws of each made-up world but the one that is held out."""
+    drawn = (
+        (f"{name}-{PASS}-{draw}", draw_world(relations, f"{name} {PASS} {draw}", WORLD_QUESTIONS))
+        for name, relations in read_worlds().items()
+        for draw in range(2)
+        if name != HELD_OUT
+    )
+    for conf in write_worlds(out, drawn, "train"):
+        yield from graph_examples(conf, WORLDS, {"train": WORLD_QUESTIONS, "dev": 3}, lambda example: example)
 
 
 def write_data(data: Path, out: Path) -> dict[str, int]:
@@ -153,6 +171,7 @@ def write_data(data: Path, out: Path) -> dict[str, int]:
     def examples() -> Iterator[Example]:
         for name, shares in (("metaqa-joint", METAQA), ("demo", DEMO)):
             yield from graph_examples(Path(f"conf/{name}.yaml"), shares, PER_HOP[name])
+        yield from world_examples(out.with_name("worlds"))
         yield from webqsp_examples(data, read_prompts(None), WEBQSP, PASS)
 
     return write_examples(examples(), out)
@@ -176,12 +195,13 @@ def run(home: Path) -> None:
     before = json.loads((start / "recipe.json").read_text(encoding="utf-8"))
     told = {
         "base": {"file": FILE, "sha256": SHA256},
-        "taught_by": {name: hash_file(data / name) for name in TAUGHT_BY} | {"demo": "the dataset of this package"},
+        "taught_by": {name: hash_file(data / name) for name in TAUGHT_BY}
+        | {"demo": "the dataset of this package", "worlds": hash_file(WORLDS_FILE)},
         "licences": LICENCES,
         "examples": counts,
         "graph_settings": SETTINGS,
         "questions_per_hop": PER_HOP,
-        "shares": {"metaqa": METAQA, "demo": DEMO, "webqsp": WEBQSP},
+        "shares": {"metaqa": METAQA, "demo": DEMO, "webqsp": WEBQSP, "worlds": WORLDS},
         "tuning": section.model_dump(mode="json"),
         "report": report.model_dump(mode="json", exclude={"folder"}),
         "command": "python -m benchmarks shipped_adapter",

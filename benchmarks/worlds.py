@@ -1,0 +1,273 @@
+"""Small made-up graphs of many trades, with questions: what teaches an adapter that a wording means a relation.
+
+``worlds.tsv`` has a line per relation: its types, how many tails a head has at most, labels, and wordings written by
+hand: questions for its tails and for its heads, and what either is called inside a longer question. ``{}`` is the
+topic. A draw of a world takes one label of each relation, one way to spell labels, and new names for all entities. The
+world of ``HELD_OUT`` teaches nothing: with it one sees what an adapter makes of a trade that it never met.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import write_section
+from benchmarks.systems import evaluate
+
+FILE = Path(__file__).with_suffix(".tsv")
+HELD_OUT = "software"
+NUM_ENTITIES = 24  # of each type, where the type does not list its names
+MOST_ANSWERS = 20
+SPELLINGS: tuple[Callable[[str, str], str], ...] = (
+    lambda head, label: label.replace(" ", "_"),
+    lambda head, label: label.split()[0] + "".join(word.title() for word in label.split()[1:]),
+    lambda head, label: f"{head.replace(' ', '_')}.{label.replace(' ', '_')}",
+    lambda head, label: label,
+)
+FIRST = "Ada,Bela,Cyrus,Dora,Emil,Farah,Goran,Hedda,Ivo,Jana,Kofi,Lena,Milo,Nadia,Otto,Priya,Quinn,Rosa,Sami,Tara"
+LAST = "Abbott,Brandt,Castillo,Dvorak,Eriksen,Fontaine,Grimaldi,Hosoda,Ibrahim,Jansen,Kowalski,Moreau,Nakata"
+SYLLABLES = "ba,be,bri,co,da,del,fen,gar,ho,ja,kel,la,lor,ma,mi,nor,ol,pe,qua,ra,sel,ta,tor,u,va,wen,xi,ya,zu"
+NUMBERS = {  # type -> least, most, unit
+    "year": (1700, 2023, ""),
+    "height": (900, 8000, " m"),
+    "minutes": (2, 11, " minutes"),
+    "seats": (40, 520, " passengers"),
+    "metres": (20, 400, " metres"),
+    "tonnes": (900, 90000, " tonnes"),
+    "years": (2, 90, " years"),
+    "stars given": (1, 5, " stars"),
+}
+ENDINGS = {  # type -> what its names are made of
+    "river": "{} River",
+    "sea": "{} Sea",
+    "mountain": "Mount {}",
+    "publisher": "{} Press",
+    "novel": "The {} Letters",
+    "band": "The {}s",
+    "label": "{} Records",
+    "song": "{} Song",
+    "album": "{} Nights",
+    "illness": "{} fever",
+    "drug": "{}ol",
+    "firm": "{} Works",
+    "hospital": "{} Clinic",
+    "agency": "{} Space Agency",
+    "eatery": "Chez {}",
+    "street": "{} Street",
+    "party": "{} Party",
+    "law": "{} Act",
+    "treaty": "Treaty of {}",
+    "airline": "{} Air",
+    "airport": "{} Field",
+    "university": "University of {}",
+    "paper": "On {}",
+    "zoo": "{} Zoo",
+    "battle": "Battle of {}",
+    "war": "{} War",
+    "building": "{} Tower",
+    "painting": "{} at Dawn",
+    "ship": "MS {}",
+    "yard": "{} Shipyard",
+    "port": "Port {}",
+    "company": "{} Labs",
+    "program": "{}Pilot",
+}
+LISTED = {  # type -> its names
+    "tongue": "Aymara,Basque,Czech,Danish,Farsi,Greek,Hausa,Korean,Malay,Tamil",
+    "coin": "krona,peso,rand,dinar,franc,rupee,zloty,baht",
+    "prize": "Silver Quill,Golden Page,Harbour Prize,Amber Award,Lantern Prize",
+    "genre": "blues,jazz,folk,techno,reggae,metal,swing,ambient",
+    "tool": "cello,flute,drums,harp,trumpet,piano,guitar,oboe",
+    "symptom": "cough,rash,tiredness,nausea,headache,dizziness,swelling,cramps",
+    "organ": "heart,liver,lung,kidney,skin,brain,stomach,eye",
+    "constellation": "Lyra,Orion,Draco,Cygnus,Aquila,Perseus",
+    "ingredient": "rice,onion,saffron,lamb,ginger,walnut,lentil,cumin,leek,quince",
+    "land": "Peru,Morocco,Georgia,Vietnam,Norway,Mexico,Oman,Nepal",
+    "office": "minister of finance,mayor,speaker,chancellor,governor,ambassador",
+    "belief": "liberalism,conservatism,green politics,socialism,federalism",
+    "topic": "fishing rights,water,privacy,mining,housing,schools",
+    "alliance": "SkyBond,OneWing,Star Circle",
+    "subject": "botany,law,algebra,geology,linguistics,optics,ethics",
+    "food": "grass,fruit,insects,fish,seeds,leaves,honey",
+    "habitat": "desert,tundra,rainforest,swamp,savanna,reef",
+    "family": "cats,owls,bears,antelopes,frogs,beetles",
+    "status": "vulnerable,endangered,least concern,extinct",
+    "rank": "colonel,major,admiral,captain,field marshal",
+    "style": "Gothic,Baroque,Art Deco,Bauhaus,Moorish",
+    "stuff": "oil,fresco,watercolour,charcoal,tempera",
+    "trade": "baker,lawyer,potter,nurse,miner,tailor,farmer",
+    "faith": "Buddhism,Islam,Judaism,Hinduism,Lutheranism",
+    "cargo": "coal,grain,cars,timber,oil,cotton",
+    "code": "Python,Rust,Go,Java,Kotlin,Haskell",
+    "terms": "MIT,Apache-2.0,GPL-3.0,BSD-3-Clause,MPL-2.0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One line of the file."""
+
+    head: str
+    tail: str
+    most: int
+    labels: tuple[str, ...]
+    asked: tuple[tuple[str, ...], tuple[str, ...]]  # for tails, for heads
+    named: tuple[str, str]  # what the tails of a head are called, and the heads of a tail
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One draw."""
+
+    triples: list[tuple[str, str, str]]
+    questions: list[dict[str, object]]  # as in a file of questions
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    draws: int
+    questions: int  # of each draw
+
+
+FULL = Size(4, 50)
+SMALL = Size(1, 4)
+LM = "lm={kind: packaged, adapter: shipped}"
+POOLS = "systems={run: [rog], pool: hard, answers: shown, answered_by: [lm, random, first]}"
+OPEN = "systems={run: [kaping, rog], rog: {plans: encoder}, answers: shown}"
+NOTE = (
+    "A made-up graph of software firms, of which the shipped adapter was taught no relation and no wording; each draw "
+    "has other labels, names and questions. Hits@1 / F1. Hard pools hold the right plan and two wrong ones. Without "
+    "pools, nothing is trained on the graph either: KAPING reads facts, RoG paths, both ranked by the text encoder."
+)
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Ask the shipped adapter about the world that taught it nothing."""
+    relations = read_worlds()[HELD_OUT]
+    drawn = (
+        (f"{HELD_OUT}-{draw}", draw_world(relations, f"test {draw}", size.questions)) for draw in range(size.draws)
+    )
+    rows: dict[str, list[str]] = {}
+    for conf in write_worlds(home / "worlds", drawn, "test"):
+        for systems in (POOLS, OPEN):
+            for row in evaluate(home, None, LM, systems, conf=str(conf))["rows"]:
+                told, about = row["overall"], row["about"]
+                name = f"{row['system']}{' on hard pools' if about['pool'] == 'hard' else ''}"
+                rows.setdefault(f"{name}, {about['answered_by']}", []).append(f"{told['hits1']:.1f} / {told['f1']:.1f}")
+    lines = [f"| row | {' | '.join(f'draw {draw}' for draw in range(size.draws))} |", "|---|" + "---|" * size.draws]
+    lines += [f"| {name} | {' | '.join(told)} |" for name, told in rows.items()]
+    write_section("A trade never met", "\n".join([NOTE, "", *lines]), "python -m benchmarks worlds")
+
+
+def read_worlds() -> dict[str, list[Relation]]:
+    """Return the relations of each world."""
+    found = defaultdict[str, list[Relation]](list)
+    for line in FILE.read_text(encoding="utf-8").splitlines()[1:]:
+        world, head, tail, most, labels, asked, asked_back, named, named_back = line.split("\t")
+        wordings = (tuple(asked.split("|")), tuple(asked_back.split("|")))
+        found[world].append(Relation(head, tail, int(most), tuple(labels.split("|")), wordings, (named, named_back)))
+    return dict(found)
+
+
+def draw_world(relations: list[Relation], seed: str, num_questions: int) -> World:
+    """Draw labels, names, facts and questions of one and two hops; equal seeds give equal worlds."""
+    chance = random.Random(seed)
+    types = dict.fromkeys(kind for one in relations for kind in (one.head, one.tail))
+    names = {kind: draw_names(kind, chance) for kind in types}
+    spell = chance.choice(SPELLINGS)
+    labels = [spell(one.head, chance.choice(one.labels)) for one in relations]
+    labels = [one if labels.count(one) == 1 else f"{one} {place}" for place, one in enumerate(labels)]
+    triples = dict[tuple[str, str, str], None]()
+    ends = defaultdict[tuple[int, bool, str], set[str]](set)  # relation, backward, entity -> where it leads
+    for place, one in enumerate(relations):
+        for head in names[one.head]:
+            for tail in chance.sample(names[one.tail], min(chance.randint(1, one.most), len(names[one.tail]))):
+                if head != tail:
+                    triples[head, labels[place], tail] = None
+                    ends[place, False, head].add(tail)
+                    ends[place, True, tail].add(head)
+    questions = []
+    for _ in range(20 * num_questions):
+        if len(questions) == num_questions:
+            break
+        chain, text = draw_chain(relations, chance)
+        first = relations[chain[0][0]]
+        topic = chance.choice(names[first.tail if chain[0][1] else first.head])
+        reached = {topic}
+        for step in chain:
+            reached = {end for here in reached for end in ends.get((*step, here), ())}
+        if (answers := sorted(reached - {topic})) and len(answers) <= MOST_ANSWERS:
+            told = [f"{'~' * backward}{labels[place]}" for place, backward in chain]
+            row = {"id": f"{seed} {len(questions)}", "question": text.replace("{}", topic), "topics": [topic]}
+            questions.append(row | {"answers": answers, "hops": len(chain), "chain": told})
+    return World(list(triples), questions)
+
+
+def draw_chain(relations: list[Relation], chance: random.Random) -> tuple[list[tuple[int, bool]], str]:
+    """Return a chain of one or two steps (relation, backward), and a question for it with ``{}`` for its topic."""
+    place, backward = chance.randrange(len(relations)), chance.random() < 0.4
+    last = relations[place]
+    text = chance.choice(last.asked[backward])
+    if chance.random() < 0.6:
+        return [(place, backward)], text
+    start = last.tail if backward else last.head
+    before = [
+        (other, back)
+        for other, one in enumerate(relations)
+        for back in (False, True)
+        if other != place and (one.head if back else one.tail) == start
+    ]
+    if not before:
+        return [(place, backward)], text
+    first = chance.choice(before)
+    named = relations[first[0]].named[first[1]]
+    return [first, (place, backward)], text.replace("the {}", "{}").replace("{}", named)
+
+
+def draw_names(kind: str, chance: random.Random) -> list[str]:
+    """Return the entities of a type."""
+    if kind in LISTED:
+        return LISTED[kind].split(",")
+    if kind in NUMBERS:
+        least, most, unit = NUMBERS[kind]
+        return sorted({f"{chance.randint(least, most)}{unit}" for _ in range(NUM_ENTITIES)})
+    first, last, syllables = FIRST.split(","), LAST.split(","), SYLLABLES.split(",")
+    if kind in ("person", "cook"):
+        return sorted({f"{chance.choice(first)} {chance.choice(last)}" for _ in range(2 * NUM_ENTITIES)})
+    words = {"".join(chance.choices(syllables, k=chance.randint(2, 3))).title() for _ in range(NUM_ENTITIES)}
+    return sorted(ENDINGS.get(kind, "{}").format(word) for word in words)
+
+
+def write_worlds(out: Path, worlds: Iterator[tuple[str, World]], split: str) -> list[Path]:
+    """Write each world as a graph and a file of questions, with a run file; return the run files."""
+    files = []
+    for name, world in worlds:
+        folder = out / name
+        (folder / "questions").mkdir(parents=True, exist_ok=True)
+        lines = ["\t".join(triple) for triple in world.triples]
+        (folder / "triples.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        cut = len(world.questions) // 10 if split == "train" else 0
+        for part, rows in (("dev", world.questions[:cut]), (split, world.questions[cut:])):
+            if rows:
+                text = "".join(f"{json.dumps(row)}\n" for row in rows)
+                (folder / "questions" / f"{part}.jsonl").write_text(text, encoding="utf-8")
+        graph = {"format": "tsv", "path": str(folder / "triples.tsv")}
+        questions = {"format": "jsonl", "path": str(folder / "questions")}
+        dataset = {"name": f"world-{name}", "source": "files", "graph": graph, "questions": questions}
+        plans = {"planners": ["dense"]}
+        told = {
+            "dataset": dataset,
+            "encoder": {"kind": "minilm"},
+            "explorer": {"steps": 2},
+            "plans": plans,
+            "dense": {},
+        }
+        files.append(folder / f"world-{name}.yaml")
+        files[-1].write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return files
