@@ -157,9 +157,8 @@ def run(home: Path, size: Size = FULL) -> None:
     for conf in write_worlds(home / "worlds", drawn, "test"):
         for systems in (POOLS, OPEN):
             for row in evaluate(home, None, LM, systems, conf=str(conf))["rows"]:
-                told, about = row["overall"], row["about"]
-                name = f"{row['system']}{' on hard pools' if about['pool'] == 'hard' else ''}"
-                rows.setdefault(f"{name}, {about['answered_by']}", []).append(f"{told['hits1']:.1f} / {told['f1']:.1f}")
+                told, name = row["overall"], f"{row['system']}, {row['about']['answered_by']}"
+                rows.setdefault(name, []).append(f"{told['hits1']:.1f} / {told['f1']:.1f}")
     lines = [f"| row | {' | '.join(f'draw {draw}' for draw in range(size.draws))} |", "|---|" + "---|" * size.draws]
     lines += [f"| {name} | {' | '.join(told)} |" for name, told in rows.items()]
     write_section("A trade never met", "\n".join([NOTE, "", *lines]), "python -m benchmarks worlds")
