@@ -1,7 +1,8 @@
 """The recipe of the adapter that the packaged language model is shipped with: several graphs, many relation names.
 
-It learns from MetaQA, from the demo's graph and from hard pools of WebQSP's training questions. Relations of the two
-graphs are renamed in two examples of three. WorldCup2014 is left out: it is the graph that nothing here has seen.
+It learns from MetaQA, from the demo's graph, from hard pools of WebQSP's training questions and from made-up worlds.
+Relations of the first two graphs are renamed in two examples of three. WorldCup2014 is left out, and one of the worlds:
+nothing here has seen them.
 The tuning goes on from the adapter that is shipped now; recipe.json keeps that one's recipe under ``started_from``.
 """
 

@@ -141,9 +141,11 @@ LM = "lm={kind: packaged, adapter: shipped}"
 POOLS = "systems={run: [rog], pool: hard, answers: shown, answered_by: [lm, random, first]}"
 OPEN = "systems={run: [kaping, rog], rog: {plans: encoder}, answers: shown}"
 NOTE = (
-    "A made-up graph of software firms, of which the shipped adapter was taught no relation and no wording; each draw "
-    "has other labels, names and questions. Hits@1 / F1. Hard pools hold the right plan and two wrong ones. Without "
-    "pools, nothing is trained on the graph either: KAPING reads facts, RoG paths, both ranked by the text encoder."
+    "A made-up graph of software firms. None of its labels and wordings is in the worlds that teach; some of WebQSP's "
+    "training questions ask for founders and employers, too. The other worlds were written after the adapter's errors "
+    "on a like graph had been read. Each draw has other labels, names and questions. Hits@1 / F1. Hard pools hold the "
+    "right plan and two wrong ones. Without pools, nothing is trained on the graph: KAPING reads facts, RoG paths, both "
+    "ranked by the text encoder."
 )
 
 

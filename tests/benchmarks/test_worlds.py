@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def drawn(name: str, seed: int) -> World:
     return draw_world(WORLDS[name], f"{name} {seed}", 40)
 
 
-def test_every_wording_has_one_place_for_its_topic_and_is_in_one_world_alone() -> None:
+def test_wordings_hold_one_topic_and_nothing_of_the_held_out_world_is_in_another() -> None:
     wordings = Counter[str]()
     for relations in WORLDS.values():
         for one in relations:
@@ -29,6 +30,8 @@ def test_every_wording_has_one_place_for_its_topic_and_is_in_one_world_alone() -
     assert sum(len(one) for one in WORLDS.values()) == len(FILE.read_text(encoding="utf-8").splitlines()) - 1
     held_out = {text for one in WORLDS[HELD_OUT] for texts in one.asked for text in texts}
     assert held_out and all(wordings[text] == 1 for text in held_out)
+    labels = {name: {label for one in relations for label in one.labels} for name, relations in WORLDS.items()}
+    assert not any(labels[HELD_OUT] & own for name, own in labels.items() if name != HELD_OUT)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -52,8 +55,6 @@ def test_answers_are_all_that_the_chain_leads_to_in_the_world(name: str) -> None
 
 
 def test_names_of_a_type_are_distinct_and_many() -> None:
-    import random
-
     kinds = {kind for relations in WORLDS.values() for one in relations for kind in (one.head, one.tail)}
     for kind in kinds:
         names = draw_names(kind, random.Random(0))
