@@ -144,8 +144,8 @@ NOTE = (
     "A made-up graph of software firms. None of its labels and wordings is in the worlds that teach; some of WebQSP's "
     "training questions ask for founders and employers, too. The other worlds were written after the adapter's errors "
     "on a like graph had been read. Each draw has other labels, names and questions. Hits@1 / F1. Hard pools hold the "
-    "right plan and two wrong ones. Without pools, nothing is trained on the graph: KAPING reads facts, RoG paths, both "
-    "ranked by the text encoder."
+    "right plan and two wrong ones. Without pools, nothing is trained on the graph: KAPING reads facts, RoG paths, "
+    "both ranked by the text encoder."
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,25 +126,30 @@ def steps_around(space: PathConstraints) -> Exists:
 
 
 def beam(
-    allowed: Callable[[LabelPath], Collection[str]],
-    weigh: Callable[[Sequence[LabelPath]], Floats],
+    allowed: Sequence[Callable[[LabelPath], Collection[str]]],
+    weigh: Callable[[Sequence[Sequence[LabelPath]]], Sequence[Floats]],
     *,
     width: int,
     max_hops: int,
-) -> dict[LabelPath, float]:
-    """Return the scores of all paths that a beam of ``width`` visits, of 1 to ``max_hops`` steps.
+) -> list[dict[LabelPath, float]]:
+    """Return, for each question, the scores of all paths that a beam of ``width`` visits, of 1 to ``max_hops`` steps.
 
-    ``allowed`` gives the steps that may follow a path, ``weigh`` the scores of paths as if they ended there.
+    ``allowed`` gives the steps that may follow a path, ``weigh`` the scores of paths as if they ended there: those of
+    one more step, of all questions together.
     """
-    found: dict[LabelPath, float] = {}
-    front: list[LabelPath] = [()]
+    found: list[dict[LabelPath, float]] = [{} for _ in allowed]
+    fronts: list[list[LabelPath]] = [[()] for _ in allowed]
     for _ in range(max_hops):
-        longer = [(*path, step) for path in front for step in sorted(allowed(path))]
-        if not longer:
+        longer = [
+            [(*path, step) for path in front for step in sorted(own(path))]
+            for own, front in zip(allowed, fronts, strict=True)
+        ]
+        if not any(longer):
             break
-        scores = dict(zip(longer, weigh(longer).tolist(), strict=True))
-        front = sorted(scores, key=lambda path: (-scores[path], path))[:width]
-        found |= {path: scores[path] for path in front}
+        for place, (paths, told) in enumerate(zip(longer, weigh(longer), strict=True)):
+            scores = dict(zip(paths, told.tolist(), strict=True))
+            fronts[place] = sorted(scores, key=lambda path: (-scores[path], path))[:width]
+            found[place] |= {path: scores[path] for path in fronts[place]}
     return found
 
 
@@ -229,11 +234,11 @@ class DensePlanner:
         if not width or self._exists is None:
             return {}
 
-        def weigh(paths: Sequence[LabelPath]) -> Floats:
-            scores = self._unseen(view, paths)
-            return np.array([scores[path] for path in paths], dtype=np.float32)
+        def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[Floats]:
+            scores = self._unseen(view, fronts[0])
+            return [np.array([scores[path] for path in fronts[0]], dtype=np.float32)]
 
-        visited = beam(allowed, weigh, width=width, max_hops=self._max_hops)
+        (visited,) = beam([allowed], weigh, width=width, max_hops=self._max_hops)
         return {path: score for path, score in visited.items() if path not in self._place}
 
     def _unseen(self, view: View, paths: Sequence[LabelPath]) -> dict[LabelPath, float]:
@@ -269,17 +274,18 @@ class EncoderPlanner:
         vectors = self.encode([question.text for question in questions])
         vector_of: dict[LabelPath, Floats] = {}  # of paths: questions of one kind visit the same
 
-        def weigh(vector: Floats, paths: Sequence[LabelPath]) -> Floats:
-            if new := [path for path in paths if path not in vector_of]:
+        def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[Floats]:
+            if new := [path for path in dict.fromkeys(chain.from_iterable(fronts)) if path not in vector_of]:
                 vector_of.update(zip(new, self.encode([*map(render_path_text, new)]), strict=True))
-            scores = [SCALE * float(vector_of[path] @ vector) - STEP_COST * (len(path) - 1) for path in paths]
-            return np.array(scores, dtype=np.float32)
+            scores = [
+                [SCALE * float(vector_of[path] @ vector) - STEP_COST * (len(path) - 1) for path in paths]
+                for vector, paths in zip(vectors, fronts, strict=True)
+            ]
+            return [np.array(own, dtype=np.float32) for own in scores]
 
+        allowed = [partial(self.exists, question) for question in questions]
         found = []
-        for question, vector in zip(questions, vectors, strict=True):
-            scores = beam(
-                partial(self.exists, question), partial(weigh, vector), width=NUM_CANDIDATES, max_hops=self.max_hops
-            )
+        for scores in beam(allowed, weigh, width=NUM_CANDIDATES, max_hops=self.max_hops):
             best = sorted(scores, key=lambda path: (-scores[path], path))[:num_plans]
             total = float(log_sum(np.array([*scores.values()], dtype=np.float32))) if scores else 0.0
             found.append([Plan(path, scores[path] - total) for path in best])

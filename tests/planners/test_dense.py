@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -248,13 +249,17 @@ def test_a_wide_beam_visits_every_path_that_exists(graph: dict[LabelPath, set[st
     def allowed(path: LabelPath) -> set[str]:
         return graph.get(path, set())
 
-    def weigh(paths: list[LabelPath]) -> np.ndarray:
-        return np.array([sum((at + 1) * ord(step) for at, step in enumerate(path)) % 7 for path in paths])
+    def weigh(fronts: list[list[LabelPath]]) -> list[np.ndarray]:
+        return [
+            np.array([sum((at + 1) * ord(step) for at, step in enumerate(path)) % 7 for path in paths])
+            for paths in fronts
+        ]
 
-    found = beam(allowed, weigh, width=99, max_hops=max_hops)
+    found, nowhere, again = beam([allowed, lambda path: (), allowed], weigh, width=99, max_hops=max_hops)
     every = [path for hops in range(1, max_hops + 1) for path in product(STEPS, repeat=hops)]
     assert set(found) == {path for path in every if all(step in allowed(path[:at]) for at, step in enumerate(path))}
-    narrow = beam(allowed, weigh, width=1, max_hops=max_hops)
+    assert again == found and not nowhere
+    (narrow,) = beam([allowed], weigh, width=1, max_hops=max_hops)
     assert len({len(path) for path in narrow}) == len(narrow)
     assert set(narrow) <= set(found)
 
@@ -262,8 +267,12 @@ def test_a_wide_beam_visits_every_path_that_exists(graph: dict[LabelPath, set[st
 def test_without_training_the_paths_come_first_whose_words_the_question_has() -> None:
     """The shorter comes first where both have the same words; an oracle that knows all paths gives the same."""
     steps = ("directed_by", "^directed_by", "written_by", "born_in")
-    encode = HashEncoder().encode
+    encoder, asked_for = HashEncoder(), list[int]()
     every = [path for hops in (1, 2) for path in product(steps, repeat=hops)]
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        asked_for.append(len(texts))
+        return encoder.encode(texts)
 
     def exists(question: PlanQuestion, path: LabelPath) -> tuple[str, ...]:
         return steps if len(path) < 2 else ()
@@ -271,6 +280,7 @@ def test_without_training_the_paths_come_first_whose_words_the_question_has() ->
     asked = [PlanQuestion("0", "where was [topic] born in"), PlanQuestion("1", "what was [topic] directed by")]
     planner = EncoderPlanner(encode, exists, max_hops=2)
     found = planner.plan(asked, num_plans=99)
+    assert asked_for == [2, 4, 16]  # the questions, then each step's paths once, of both together
     assert [own[0].path for own in found] == [("born_in",), ("directed_by",)]
     texts = encode([*map(render_path_text, every)])
     for question, own in zip(asked, found, strict=True):
