@@ -59,6 +59,7 @@ SMALL = Size(
         "reasoner.instructions={plan: 1.0, choose: 1.0}",
         "reasoner.dev_examples=2",
         "systems.choose.num_questions=4",
+        "systems.run=[explorer, etd]",  # ours would plan for every dev question
     ),
 )
 
