@@ -1,8 +1,9 @@
-"""Hard pools for WebQSP's training questions, whose graph is not at hand: real chains, made-up ends.
+"""Hard pools that are drawn, not searched: for WebQSP's training questions, whose graph is not at hand, and for worlds.
 
 A question has its gold chain, other chains that published data says reach its answers, and wrong ones: gold chains of
 other questions that are like its own. Their ends are names drawn from what a sample of Freebase has at the end of the
 same relation. So a reader learns which chain answers a question, and nothing about which entity does.
+In a made-up world the other right chains are the last relation by its other labels: a graph that says one thing twice.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from benchmarks.worlds import World
 from kgqa_core.instructions import choose, plan, reason
 from kgqa_core.instructions.examples import draw_probabilities
 from kgqa_core.instructions.render import ARROW, Prompts, ScoredPath
@@ -33,6 +36,7 @@ class Shape:
 
     more_right: tuple[int, ...] = (0,)  # ends of the right chain beyond NUM_RIGHT
     also_right: tuple[int, ...] = (0, 0, 0, 1, 1)  # other chains that reach the answers
+    stray: tuple[int, ...] = (0, 0, 1, 2)  # names that each of those leads to as well, and that are no answers
     wrong: tuple[int, ...] = (1, 2, 3, 4)  # chains that do not
     max_paths: int = 10
     spread: float = 0.0  # share of the pools where a right name stands behind one or two of the right chains, any
@@ -40,7 +44,8 @@ class Shape:
 
 PLANNED = Shape()  # as by a planner that is often wrong
 # As by a retriever that is mostly right, and walks one shortest path to each of its candidates.
-RETRIEVED = Shape((0, 0, 0, 1, 2, 4, 8, 16), (0, 1, 1, 2, 3), (0, 0, 1, 1, 2), 30, 0.7)
+RETRIEVED = Shape((0, 0, 0, 1, 2, 4, 8, 16), (0, 1, 1, 2, 3), wrong=(0, 0, 1, 1, 2), max_paths=30, spread=0.7)
+SAID_TWICE = replace(RETRIEVED, stray=(0,))  # by other labels of the same relation
 ABSTAIN = 0.03  # share of pools that hold wrong chains alone
 
 
@@ -164,7 +169,7 @@ def draw_pool(
         behind = [[name for name, some in zip(right, ways, strict=True) if way in some] for way in range(len(behind))]
     groups = [_walks(asked.topic, asked.chain, behind[0], names, chance)]
     for chain, some in zip(others, behind[1:], strict=True):
-        stray = [names.draw(chain[-1], chance) for _ in range(chance.choice((0, 0, 1, 2)))]
+        stray = [names.draw(chain[-1], chance) for _ in range(chance.choice(shape.stray))]
         groups.append(_walks(asked.topic, chain, [*some, *stray], names, chance))
     reach = set(map(_unsigned, (asked.chain, *asked.others)))  # published chains have no directions
     pool = [one for one in chance.sample(chains, min(200, len(chains))) if _unsigned(one) not in reach]
@@ -196,10 +201,7 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
         split = "dev" if random.Random(f"dev {asked.id}").random() < 0.1 else "train"
         if chance.random() < shares.get("reason", 0):
             walks, right = draw_pool(asked, chains, names, chance, chance.choice((PLANNED, RETRIEVED)))
-            paths = tuple(walk.shown() for walk in walks)
-            shown = tuple(dict.fromkeys(path.end for path in paths))
-            case = reason.ReasonCase(asked.text, asked.id, paths, shown, tuple(n for n in shown if n in right))
-            yield _example("reason", reason.ReasonInstruction(prompts), case, asked, split)
+            yield _reason_example(asked, walks, right, prompts, split)
         if chance.random() < shares.get("choose", 0):
             walks, right = draw_pool(asked, chains, names, chance)
             by_end = {walk.nodes[-1]: walk for walk in walks}
@@ -218,6 +220,35 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
             path = tuple(step.replace("~", "^") for step in asked.chain)
             case_ = plan.PlanCase(text, asked.id, path=path)
             yield _example("plan", plan.PlanInstruction(prompts), case_, asked, split)
+
+
+def world_pools(world: World, prompts: Prompts, share: float) -> Iterator[Example]:
+    """Yield examples of reason for a share of a world's questions, pools as of a retriever."""
+    behind = defaultdict[str, list[str]](list)
+    for head, label, tail in world.triples:
+        for name in (label, *world.alike[label]):
+            behind[name].append(tail)
+            behind[f"~{name}"].append(head)
+    names = Names(dict(behind), set(), sorted({name for every in behind.values() for name in every}))
+    asked = [_asked_of_world(row, world) for row in world.questions]
+    chains = [one.chain for one in asked]
+    for one in asked:
+        chance = random.Random(one.id)
+        if chance.random() < share:
+            yield _reason_example(one, *draw_pool(one, chains, names, chance, SAID_TWICE), prompts, "train")
+
+
+def _asked_of_world(row: dict[str, Any], world: World) -> Asked:
+    *before, last = row["chain"]
+    others = tuple((*before, "~" * last.startswith("~") + name) for name in world.alike[last.lstrip("~")])
+    return Asked(row["id"], row["question"], row["topics"][0], tuple(row["chain"]), others)
+
+
+def _reason_example(asked: Asked, walks: list[Walk], right: set[str], prompts: Prompts, split: str) -> Example:
+    paths = tuple(walk.shown() for walk in walks)
+    shown = tuple(dict.fromkeys(path.end for path in paths))
+    case = reason.ReasonCase(asked.text, asked.id, paths, shown, tuple(name for name in shown if name in right))
+    return _example("reason", reason.ReasonInstruction(prompts), case, asked, split)
 
 
 def _example(name: str, instruction: object, case: object, asked: Asked, split: str) -> Example:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.adapter_pools import webqsp_examples
+from benchmarks.adapter_pools import webqsp_examples, world_pools
 from benchmarks.measure import data_folder
 from benchmarks.worlds import FILE as WORLDS_FILE
 from benchmarks.worlds import HELD_OUT, draw_world, read_worlds, write_worlds
@@ -90,8 +90,8 @@ METAQA = {  # instruction -> share of the questions
 }
 DEMO = {name: 0.8 * share for name, share in METAQA.items()}
 PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
-    "metaqa-joint": {"train": 70, "dev": 20},
-    "demo": {"train": 45, "dev": 15},
+    "metaqa-joint": {"train": 60, "dev": 20},
+    "demo": {"train": 40, "dev": 15},
 }
 TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1024, "dev_examples": 6}
 LICENCES = {
@@ -102,9 +102,10 @@ LICENCES = {
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
 WEBQSP = {"reason": 0.12, "choose": 0.015, "plan": 0.03}
-WORLDS = {"reason": 0.7, "choose": 0.05, "plan": 0.1, "score_relations": 0.03}
-WORLD_QUESTIONS = 50  # of each draw
-PASS = 5  # each draws other questions
+WORLDS = {"reason": 0.65, "choose": 0.05, "plan": 0.15, "score_relations": 0.03}
+WORLD_POOLS = 0.25  # share of their questions with a pool as of a retriever
+WORLD_QUESTIONS = 24  # of each draw
+PASS = 6  # each draws other questions
 
 
 def renamed(example: Example) -> Example:
@@ -156,14 +157,16 @@ def graph_examples(
 
 def world_examples(out: Path) -> Iterator[Example]:
     """Yield the examples of two draws of each made-up world but the one that is held out."""
-    drawn = (
+    drawn = [
         (f"{name}-{PASS}-{draw}", draw_world(relations, f"{name} {PASS} {draw}", WORLD_QUESTIONS))
         for name, relations in read_worlds().items()
         for draw in range(2)
         if name != HELD_OUT
-    )
-    for conf in write_worlds(out, drawn, "train"):
+    ]
+    for conf in write_worlds(out, iter(drawn), "train"):
         yield from graph_examples(conf, WORLDS, {"train": WORLD_QUESTIONS, "dev": 3}, lambda example: example)
+    for _, world in drawn:
+        yield from world_pools(world, read_prompts(None), WORLD_POOLS)
 
 
 def write_data(data: Path, out: Path) -> dict[str, int]:

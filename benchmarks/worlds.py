@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import write_section
 from benchmarks.systems import evaluate
@@ -40,6 +41,12 @@ NUMBERS = {  # type -> least, most, unit
     "tonnes": (900, 90000, " tonnes"),
     "years": (2, 90, " years"),
     "stars given": (1, 5, " stars"),
+    "count": (1, 9, " players"),
+    "degrees": (-60, 3400, " degrees"),
+    "percent": (5, 22, " percent"),
+    "heads": (4000, 9000000, ""),
+    "sum": (2, 900, " million"),
+    "copies": (5000, 900000, " copies"),
 }
 ENDINGS = {  # type -> what its names are made of
     "river": "{} River",
@@ -75,6 +82,40 @@ ENDINGS = {  # type -> what its names are made of
     "port": "Port {}",
     "company": "{} Labs",
     "program": "{}Pilot",
+    "series": "The {} Files",
+    "channel": "{} TV",
+    "board game": "Lords of {}",
+    "maker": "{} Games",
+    "engine": "{} V8",
+    "compound": "{}ine",
+    "element": "{}ium",
+    "case": "State v. {}",
+    "judge": "Judge {}",
+    "court": "{} District Court",
+    "festival": "Feast of {}",
+    "saint": "Saint {}",
+    "dinosaur": "{}saurus",
+    "museum": "{} Museum",
+    "line": "{} Line",
+    "station": "{} Central",
+    "temple": "Temple of {}",
+    "island": "Isle of {}",
+    "wine": "Chateau {}",
+    "valley": "{} Valley",
+    "estate": "{} Estate",
+    "theatre": "{} Opera House",
+    "park": "{} Gardens",
+    "bank": "{} Bank",
+    "exchange": "{} Exchange",
+    "auditor": "{} & Partners",
+    "storm": "Hurricane {}",
+    "coast": "{} Coast",
+    "envoy": "Count {}",
+    "paper of news": "The {} Herald",
+    "affair": "the {} affair",
+    "mine": "{} Mine",
+    "protein": "{}in",
+    "disorder": "{} syndrome",
 }
 LISTED = {  # type -> its names
     "tongue": "Aymara,Basque,Czech,Danish,Farsi,Greek,Hausa,Korean,Malay,Tamil",
@@ -102,6 +143,44 @@ LISTED = {  # type -> its names
     "trade": "baker,lawyer,potter,nurse,miner,tailor,farmer",
     "faith": "Buddhism,Islam,Judaism,Hinduism,Lutheranism",
     "cargo": "coal,grain,cars,timber,oil,cotton",
+    "mechanic": "bidding,dice rolling,bluffing,tile laying,trading,card drafting",
+    "medal": "Oak Meeple,Silver Die,Game of the Year,Critics' Choice",
+    "shape": "saloon,estate car,coupe,convertible,hatchback,pickup",
+    "group": "noble gases,halogens,alkali metals,lanthanides,metalloids",
+    "use": "dyeing,welding,cleaning,cooling,fertiliser,batteries",
+    "verdict": "acquittal,a conviction,a settlement,a mistrial,a fine",
+    "charge": "fraud,arson,smuggling,libel,forgery,perjury",
+    "month": "January,March,May,June,August,October,December",
+    "treat": "almond cake,roast goose,honey bread,fish soup,dumplings",
+    "dance": "polka,waltz,flamenco,reel,samba,mazurka",
+    "profession": "sailors,bakers,miners,teachers,hunters,weavers",
+    "period": "Triassic,Early Jurassic,Late Jurassic,Early Cretaceous,Late Cretaceous",
+    "order": "theropods,sauropods,stegosaurs,ornithopods",
+    "colour": "red,green,blue,yellow,brown,purple",
+    "realm": "the sea,war,love,the harvest,thunder,the underworld,wisdom",
+    "emblem": "trident,owl,lyre,hammer,torch,sickle",
+    "grape": "Riesling,Merlot,Syrah,Malbec,Pinot Noir,Gamay,Chenin",
+    "voice": "soprano,tenor,bass,baritone,mezzo",
+    "idiom": "Italian,Russian,French,Welsh,Occitan,Finnish,Quechua",
+    "season": "early spring,summer,late autumn,winter",
+    "soil": "sand,clay,loam,peat,chalk",
+    "pest": "aphids,snails,moles,mildew,weevils",
+    "tint": "white,crimson,violet,orange,pale blue",
+    "service": "mortgages,insurance,leasing,savings accounts,asset management",
+    "craft": "pottery,basket weaving,silver work,carving,rugs",
+    "branch": "Uralic,Bantu,Turkic,Celtic,Dravidian",
+    "script": "Latin,Cyrillic,Arabic,Hangul,Devanagari",
+    "class": "one,two,three,four,five",
+    "ocean": "North Atlantic,Indian Ocean,Coral Sea,Gulf of Mexico",
+    "language": "Swedish,Turkish,Latin,Polish,Arabic,Dutch,Chinese",
+    "rank of merit": "Order of the Bear,Grand Cross,Order of Saint Anne,Golden Fleece",
+    "bloc": "Northern Council,Customs Union,Gulf Compact,Lake League",
+    "chromosome": "chromosome 1,chromosome 4,chromosome 11,chromosome 17,chromosome X",
+    "tissue": "muscle,bone marrow,retina,spleen,cartilage",
+    "leaning": "liberal,conservative,socialist,independent",
+    "weekday": "Monday,Wednesday,Friday,Saturday,Sunday",
+    "mineral": "copper,quartz,silver,gypsum,jade,zinc,opal",
+    "hue": "green,grey,milky white,black,honey yellow",
     "code": "Python,Rust,Go,Java,Kotlin,Haskell",
     "terms": "MIT,Apache-2.0,GPL-3.0,BSD-3-Clause,MPL-2.0",
 }
@@ -124,7 +203,8 @@ class World:
     """One draw."""
 
     triples: list[tuple[str, str, str]]
-    questions: list[dict[str, object]]  # as in a file of questions
+    questions: list[dict[str, Any]]  # as in a file of questions
+    alike: dict[str, list[str]]  # label -> what else its relation could be called, spelled alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +263,7 @@ def draw_world(relations: list[Relation], seed: str, num_questions: int) -> Worl
     names = {kind: draw_names(kind, chance) for kind in types}
     spell = chance.choice(SPELLINGS)
     labels = [spell(one.head, chance.choice(one.labels)) for one in relations]
+    called = [[spell(one.head, label) for label in one.labels] for one in relations]
     labels = [one if labels.count(one) == 1 else f"{one} {place}" for place, one in enumerate(labels)]
     triples = dict[tuple[str, str, str], None]()
     ends = defaultdict[tuple[int, bool, str], set[str]](set)  # relation, backward, entity -> where it leads
@@ -193,7 +274,7 @@ def draw_world(relations: list[Relation], seed: str, num_questions: int) -> Worl
                     triples[head, labels[place], tail] = None
                     ends[place, False, head].add(tail)
                     ends[place, True, tail].add(head)
-    questions = []
+    questions: list[dict[str, Any]] = []
     for _ in range(20 * num_questions):
         if len(questions) == num_questions:
             break
@@ -207,7 +288,8 @@ def draw_world(relations: list[Relation], seed: str, num_questions: int) -> Worl
             told = [f"{'~' * backward}{labels[place]}" for place, backward in chain]
             row = {"id": f"{seed} {len(questions)}", "question": text.replace("{}", topic), "topics": [topic]}
             questions.append(row | {"answers": answers, "hops": len(chain), "chain": told})
-    return World(list(triples), questions)
+    others = {label: [one for one in every if one not in labels] for label, every in zip(labels, called, strict=True)}
+    return World(list(triples), questions, others)
 
 
 def draw_chain(relations: list[Relation], chance: random.Random) -> tuple[list[tuple[int, bool]], str]:

@@ -13,8 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks import shipped_adapter
-from benchmarks.adapter_pools import PLANNED, RETRIEVED, Asked, Names, draw_pool
+from benchmarks.adapter_pools import PLANNED, RETRIEVED, Asked, Names, draw_pool, world_pools
 from benchmarks.shipped_adapter import SYNONYMS, renamed
+from benchmarks.worlds import draw_world, read_worlds
+from kgqa_core.instructions.answers import ABSTENTION
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
 
 PROMPT = """Example line: wrote -> author = 9
@@ -61,6 +64,28 @@ def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_o
         assert all(walk.nodes[1].startswith("m.0") for walk in walks if len(walk.nodes) == 3)  # an n-ary fact
         abstained += not right
     assert 0 < abstained < 20
+
+
+def test_pools_of_a_world_say_one_thing_by_several_labels_of_a_relation() -> None:
+    relations = read_worlds()["vines"]
+    world = draw_world(relations, "vines", 60)
+    asked = {row["id"]: row for row in world.questions}
+    several = 0
+    for example in world_pools(world, read_prompts(None), 1.0):
+        row = asked.pop(example.question_id)
+        blocks = dict[str, list[str]]()  # chain -> the names that it leads to
+        for block in example.prompt.split("Paths:\n")[1].split("\n\nQuestion:")[0].split("\n\n"):
+            path, *names = block.split("\n")
+            blocks[path.removeprefix(row["topics"][0]).rstrip(":")] = names
+        last = row["chain"][-1]
+        every = [last.lstrip("~"), *world.alike[last.lstrip("~")]]
+        last_steps = {("^" if last.startswith("~") else "") + name for name in every}
+        told = [names for chain, names in blocks.items() if chain.rsplit(" → ", 1)[1] in last_steps]
+        if example.target != ABSTENTION:
+            right = set(example.target.split("\n"))
+            assert right and right <= {name for names in told for name in names}
+            several += sum(not right.isdisjoint(names) for names in told) > 1
+    assert not asked and several > 20
 
 
 WEIGHTS = "adapter_model.safetensors"
