@@ -201,6 +201,7 @@ def test_a_value_that_cannot_be_shown_or_written_is_to_be_cast(
         ("select nam from entities", 'Candidate bindings: "name"'),
         ("selec 1", "syntax error"),
         ("select cast('a' as int)", "Could not convert"),
+        ("from triples where relation = 'directed'", "the view facts has labels and names"),
         ("from read_csv('/etc/passwd')", "disabled by configuration"),
         ("from tables", "does not exist"),  # a variable of ours is no table
         ("create table x (i int)", "given: CREATE"),
