@@ -36,6 +36,7 @@ _FENCE = re.compile(r"```\w*|[\[\](){},]+")
 _BOLD = re.compile(r"(\*\*|__|`)(.+)\1")
 _QUOTES = re.compile(r"\"(.*)\"|'(.*)'|“(.*)”")
 _QUOTED = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')\s*(?:,|\Z)")
+_INITIALS = re.compile(r"(?:.*\W)?(?:[^\W\d_]\.){2,}")  # "Washington, D.C.": that stop is the name's
 _PARTS = re.compile(r"\s*(?:;|,\s+and\s+|,|\s+and\s+|\s*\|)\s*")
 
 
@@ -139,7 +140,8 @@ def _on_one_line(text: str) -> str:
 def without_stop(text: str) -> str:
     """Return a text without blanks around it and without the stop that ends a sentence."""
     text = text.strip()
-    return text[:-1] if text.endswith(".") and not text.endswith("..") else text
+    ends = text.endswith(".") and not text.endswith("..") and not _INITIALS.fullmatch(text)
+    return text[:-1] if ends else text
 
 
 def _without_lead(line: str) -> str:
@@ -201,7 +203,7 @@ def match_answers(
 
     @cache  # aliases are looked through
     def ids_of(name: str) -> list[int]:
-        forms = dict.fromkeys((name, without_stop(name)))
+        forms = dict.fromkeys((name, name.removesuffix(".")))
         for form in forms:
             if ids := exact.get(form) or folded.get(normalise_name(form), []):
                 return ids

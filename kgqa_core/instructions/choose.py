@@ -22,8 +22,8 @@ MAX_TEXT = 20_000  # characters of an answer that are read
 
 _SHORT = r"(?:[A-Z]{1,2})"
 _BEGINS = re.compile(rf"\W*({_SHORT})(?:[.):\]]|\*\*)(.*)")  # a line "A. 1989", "(B)", "**C**"
-_ONLY = re.compile(rf"\W*{_SHORT}(?:(?:\s*,\s*|\s+and\s+|\s+){_SHORT})*\W*")  # a line "A, C"
-_WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'])")
+_ONLY = re.compile(rf"\W*{_SHORT}(?:(?:\s*,\s*|\s+and\s+|\s+){_SHORT})*[^\w+#]*")  # a line "A, C", not "C++"
+_WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'+#])")
 _LISTED = re.compile(rf"(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+){_SHORT})+(?=\W*\Z|\.\s)")  # behind the first: ", B and C."
 _STATED = re.compile(
     rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*(?:is|are|:)?\s*)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"

@@ -175,6 +175,21 @@ def test_names_are_matched_to_candidates_before_anything_else() -> None:
     assert (matched.entities, matched.unsupported, matched.unmatched) == ((3, 7, 9), (), ("Atlantis",))
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Answer: Washington, D.C.", "Washington, D.C."),
+        ("The answer is J.R.R.", "J.R.R."),
+        ("Answer: the year 3.5.", "the year 3.5"),
+        ("Answer: Mr. Ed.", "Mr. Ed"),
+        ("Answer: Wait...", "Wait..."),
+    ],
+)
+def test_the_stop_behind_initials_is_the_name_s_own(text: str, name: str) -> None:
+    assert parse_answers(text) == Answers((name,))
+    assert match_answers([name], {1: name, 2: "other"}).entities == (1,)
+
+
 def test_a_final_stop_counts_only_where_something_is_called_so(world: Any) -> None:
     assert match_answers(["J. R.", "Dr", "cher."], {1: "J. R.", 2: "J. R", 3: "Dr.", 4: "Cher"}).entities == (1, 4)
     snake = world.id_of("Snake")

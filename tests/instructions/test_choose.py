@@ -116,6 +116,23 @@ def test_the_initials_of_a_name_are_no_label(text: str, choice: Choice) -> None:
     assert CHOOSE.parse(text, case) == choice
 
 
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("C++", Choice((0,), "name")),
+        ("C#\nC++", Choice((2, 0), "name")),
+        ("C++\nC", Choice((2,), "label")),
+        ("C", Choice((2,), "label")),
+        ("A. C++", Choice((0,), "label")),
+        ("A, C", Choice((0, 2), "label")),
+    ],
+)
+def test_a_letter_with_a_sign_behind_it_is_no_label(text: str, choice: Choice) -> None:
+    names = ("C++", "Rust", "C#")
+    case = ChooseCase("what is it written in?", candidates=tuple(Candidate(name, 0.3) for name in names))
+    assert CHOOSE.parse(text, case) == choice
+
+
 def test_without_labels_names_are_all_there_is() -> None:
     plain = ChooseInstruction(CHOOSE.prompts, Shown(labels=False))
     assert plain.parse("A. 1998", CASE) == Choice((1,), "name")
