@@ -208,7 +208,7 @@ class RunConfig(Section):
         if isinstance(dataset, dict) and dataset.get("source") == "plans":
             return {"encoder": None, "explorer": None, **given}
         tuned, explorer = (given.get("reasoner"), given.get("explorer")) if dataset else (None, None)
-        if isinstance(tuned, dict) and tuned.get("variant") in PAPERS and isinstance(explorer, dict):
+        if isinstance(tuned, dict) and str(tuned.get("variant")) in PAPERS and isinstance(explorer, dict):
             return {**given, "explorer": {"mask_topics": False, **explorer}}  # RoG and EPERM read the question itself
         return given
 

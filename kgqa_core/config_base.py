@@ -26,7 +26,7 @@ SHIPPED = Path(__file__).parent / "lm" / "shipped"
 """The adapter of the packaged language model that comes with this package: what ``adapter: shipped`` means."""
 
 MAX_NUMBER, MAX_SEED = 2**31 - 1, 2**63 - 1  # of any setting; of seeds and numbers of bytes
-SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
+SIZE = r"([0-9]{1,9}(?:\.[0-9]+)?)\s?([KMGT])(i?)B"
 VARIABLES = ("KGQA_DATA", "KGQA_HOME")  # what paths may hold as ${...}
 LOCAL = "a file beside the configuration, with the keys data and home"
 
@@ -121,7 +121,10 @@ _is_name = _must(
     lambda name: re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name) and len(os.fsencode(name)) <= 200,
     "1 to 100 characters, of 200 bytes at most, no slash among them and no dot first: files are named by it",
 )
-_is_size = _must(re.compile(SIZE).fullmatch, "a number with a unit, such as 2GB or 512MiB")
+_is_size = _must(  # less is no limit at all to Dask
+    lambda size: re.fullmatch(SIZE, size) and 10**6 <= size_in_bytes(size) <= MAX_SEED,
+    "a number with a unit, such as 2GB or 512MiB, from 1MB to 8388607TiB",
+)
 _are_distinct = AfterValidator(
     _must(lambda numbers: 0 < len(numbers) == len(set(numbers)), "one number or more, each given once")
 )

@@ -25,6 +25,12 @@ MAX_PROBLEMS = 2
 MAX_DEPTH = 30  # of values in a configuration
 MAX_BYTES = 2**18  # of a configuration file
 PLAINER = {"tuple_type": "must be a list", "path_type": "must be a path", "dict_type": "must be a mapping"}
+NO_YAML = (
+    ValueError,
+    LookupError,
+    AttributeError,
+    yaml.YAMLError,
+)  # the first three: a tag such as !!bool, and no bool
 S = TypeVar("S", bound=Section)
 
 
@@ -85,7 +91,7 @@ def parse_setting(override: str, folder: Path | None = None) -> Setting:
         raise ConfigError(f"--set {shorten(override)} is not of the form section.key=value")
     try:
         return Setting(key.strip(), yaml.load(text, _Loader), f"--set {shorten(override)}", folder)
-    except (ValueError, yaml.YAMLError) as problem:
+    except NO_YAML as problem:
         raise ConfigError(
             f"--set {shorten(override)}: the value is no YAML: {' '.join(str(problem).split())}"
         ) from None
@@ -131,7 +137,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {shorten(str(path))}{nearest_beside(path)}") from None
-    except (OSError, ValueError, yaml.YAMLError) as problem:  # ValueError: a date such as 2026-13-45, a null in a path
+    except (OSError, *NO_YAML) as problem:  # ValueError: a date such as 2026-13-45, a null in a path
         raise ConfigError(f"{path} is no readable YAML: {' '.join(str(problem).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must be a mapping of sections, not {shorten(raw)}")

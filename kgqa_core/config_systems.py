@@ -41,6 +41,7 @@ picks at random from what its prompt shows; one that always picks the first."""
 
 PLACES = {"explorer", "file"}  # settings of systems that name what is on this machine: recipes have its content
 Grid = Annotated[dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=2)]], Field(min_length=1)]
+TAKEN = {"dense", "generator", "reasoner", "fusion", "explorer alone"}  # MLflow shows stages of their own by these
 MAX_POINTS = 32  # of a grid: each is an evaluation of its own
 
 
@@ -155,11 +156,16 @@ class SystemsSection(Section):
             raise ValueError("run: name at least one system, or a variant")
         if stray := sorted(set(self.abstain_below) - {*self.run, *self.variants}):
             raise ValueError(f"abstain_below: {stray[0]!r} is no row of this comparison")
-        for row in self.variants:
-            if row in SYSTEMS or "-seed" in row:
-                raise ValueError(f"variants.{row}: a variant has a name of its own, without '-seed'")
-            own = self.variants[row]
-            if (own.settings or own.roles.model_fields_set) and system_type(own.system).fuses:
+        # A stage is named by its row and who answers, ``rog-oracle``, and in MLflow ``rog by oracle``.
+        pairs = [(row, who) for row, (_, players) in self.rows().items() for who in players if who != "lm"]
+        played = {f"{row}{by}{who}" for row, who in pairs for by in ("-", " by ")}
+        for row, own in self.variants.items():
+            if row in TAKEN | played | SYSTEMS.keys() or "-seed" in row:
+                raise ValueError(
+                    f"variants.{row}: a variant has a name of its own, that no system, stage or "
+                    "row by an answerer has, without '-seed'"
+                )
+            if (own.settings or any(told for _, told in own.roles)) and system_type(own.system).fuses:
                 raise ValueError(f"variants.{row}: what ours fuses is chosen once for a run; set systems.ours, roles")
             self.settings_of(row)
         for row in self.choose.grids:

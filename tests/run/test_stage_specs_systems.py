@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import COMPARED, SYSTEMS, OracleSection, SystemsSection, system_type
 from kgqa_core.errors import ConfigError
@@ -224,6 +225,12 @@ def test_a_variant_may_have_answerers_of_its_own_and_what_they_need_is_made(run_
     assert "supervision" in specs_of(run_file)["system-played-oracle-seed0"].needs
 
 
+def test_a_variant_of_ours_comes_back_from_json_as_a_worker_reads_it(run_file: Path) -> None:
+    variants(run_file, "played: {system: ours, answered_by: [oracle]}", "[ours]")
+    config = read_config(run_file)
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
+
+
 # What is missing, or wrong
 
 
@@ -242,6 +249,12 @@ NOT_MADE = r"needs 'dense-seed0', which this run does not make: .*leave the syst
         (VARIANT + "x: {system: rgo}", "legal are etd, dualr, rog.*did you mean 'rog'"),
         (VARIANT + "rog: {system: rog}", "variants.rog: a variant has a name of its own"),
         (VARIANT + "x-seed1: {system: rog}", "variants.x-seed1: a variant has a name of its own"),
+        (VARIANT + "dense: {system: rog}", "variants.dense: a variant has a name of its own"),
+        (
+            VARIANT + "y: {system: rog}\n    y-random: {system: rog}\n  answered_by: [lm, random]\n",
+            "variants.y-random: ",
+        ),
+        (VARIANT + "rog by oracle: {system: rog}\n  answered_by: [oracle]\n", "variants.rog by oracle: a variant has"),
         (VARIANT + "'x: y': {system: rog}", "should match pattern"),
         (VARIANT + "x: {system: rog, answered_by: []}", "at least 1"),
         (PLAYED % "lm", "give 'lm', the language model that answers"),
