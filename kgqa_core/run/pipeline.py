@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -89,17 +89,23 @@ class Pipeline:
         ``found`` keeps what is known of other stages, so that a stage that several read is looked up once. Raises
         InputError where an external file is missing.
         """
-        spec, found = self.specs[key], {} if found is None else found
-        own = ((need.partition("-seed")[0], need, self.find(need, found)) for need in spec.needs)
-        others = spec.depends_on_run.items()
-        lent = ((name, name, self.other_run(other.conf).find(other.key)) for name, other in others)
-        inputs: dict[str, str] = {}
-        for name, key, artifact in chain(own, lent):  # one at a time: what comes after a missing one is not looked up
+        spec, inputs = self.specs[key], dict[str, str]()
+        for name, artifact in self._read_by(spec, {} if found is None else found):
             if artifact is None:
-                return None
-            inputs[key if name in inputs else name] = artifact.content  # a comparison reads several seeds
+                return None  # what comes after a missing one is not looked up
+            inputs[name] = artifact.content
         inputs |= {name: self._hash(path, name) for name, path in spec.files.items()}
         return Recipe(spec.stage, known_stages()[spec.stage].version, spec.section, inputs)
+
+    def _read_by(self, spec: StageSpec, found: dict[str, Artifact | None]) -> Iterator[tuple[str, Artifact | None]]:
+        """Yield the artifacts that a stage reads, by their names in its recipe; None where a stage is not done."""
+        names = set[str]()
+        for need in spec.needs:
+            name = need.partition("-seed")[0]
+            yield need if name in names else name, self.find(need, found)  # a comparison reads several seeds
+            names.add(name)
+        for name, other in spec.depends_on_run.items():
+            yield name, self.other_run(other.conf).find(other.key)
 
     def find(self, key: str, found: dict[str, Artifact | None] | None = None) -> Artifact | None:
         """Return a stage's artifact if it is done; ``found`` as in ``recipe``."""
@@ -167,6 +173,11 @@ class Pipeline:
             for name, path in spec.files.items():
                 if self._hash(path, name) != recipe.inputs[name]:
                     raise InputError(f"{name}: {path} was changed while stage {key!r} read it. Run again")
+            moved: list[str] = []
+            with suppress(InputError):  # a file of theirs is gone, and nothing else came in its place
+                moved.extend(name for name, it in self._read_by(spec, {}) if it and it.content != recipe.inputs[name])
+            if moved:  # a file of theirs is another, which was built as well: some of that may have been read
+                raise InputError(f"{moved[0]} was changed while stage {key!r} read it. Run again")
             for pattern in REQUIRED.get(recipe.stage, ()):
                 if not any(file.stat().st_size for file in folder.glob(pattern)):
                     raise ArtifactError(
@@ -313,13 +324,12 @@ class Pipeline:
         """Say where one stage stands; ``found`` has all that it reads, and gets this one."""
         waits = [need for need in spec.needs if found[need] is None]
         others = spec.depends_on_run.values()
-        waits += [f"{it.key} of {it.conf.name}" for it in others if not self.other_run(it.conf).find(it.key)]
-        recipe, why = None, f"waits for {', '.join(waits)}"
-        if not waits:
-            try:
-                recipe = self.recipe(spec.key, found)
-            except InputError as problem:
-                why = str(problem)
+        recipe, why = None, ""
+        try:
+            waits += [f"{it.key} of {it.conf.name}" for it in others if not self.other_run(it.conf).find(it.key)]
+            recipe, why = None if waits else self.recipe(spec.key, found), f"waits for {', '.join(waits)}"
+        except InputError as problem:
+            why = str(problem)
         found[spec.key] = done = self.store.find(recipe) if recipe else None
         if done:
             return StageStatus(spec.key, spec.stage, "done", "", done.folder)

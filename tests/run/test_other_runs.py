@@ -61,6 +61,17 @@ def test_the_run_to_start_from_is_trained_first_and_once(conf: Callable[..., Pip
     assert TRAINED not in build_stages(first)
 
 
+def test_where_the_other_runs_files_are_gone_its_stage_says_so_and_all_others_where_they_stand(
+    conf: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    conf("first")
+    second = conf("second", place="village", init_from="first.yaml")
+    (tmp_path / "city.tsv").unlink()
+    status = {one.key: one.why for one in second.status()}
+    assert "city.tsv does not exist" in status[TRAINED]
+    assert status["graph"] == "never built"
+
+
 def test_what_was_learned_on_one_graph_answers_on_another(conf: Callable[..., Pipeline], build_stages: Build) -> None:
     conf("first", epochs=60, learning_rate=0.01)
     settings = {"place": "village", "epochs": 1, "learning_rate": 1e-9}  # learns nothing of its own

@@ -19,6 +19,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.run import inputs as module
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.inputs import FileHashes
 from kgqa_core.run.pipeline import Pipeline, differences
 from kgqa_core.run.stages import known_stages
@@ -195,6 +196,28 @@ def test_a_file_changed_while_it_was_read_makes_no_artifact(films: Path) -> None
     with pytest.raises(InputError, match=r"triples: .*triples.tsv was changed while stage 'graph' read it"):
         pipeline.build("graph", write)
     assert pipeline.find("graph") is None
+
+
+def test_a_stage_does_not_mix_two_builds_where_another_takes_the_place_of_what_it_reads(
+    films: Path, build_stages: Build
+) -> None:
+    """As where the nightly file comes, and another run builds it, while this one evaluates."""
+    triples = films.parent / "data/triples.tsv"
+    build_stages(pipeline_of(films))
+    was = triples.read_text(encoding="utf-8")
+    triples.write_text(was + "Film 0\tfilmed_in\tRome\n", encoding="utf-8")
+    pipeline = pipeline_of(films)
+    ensure(pipeline, ["encodings"])
+
+    def write(folder: Path) -> None:
+        first = pipeline.artifact("graph").content
+        triples.write_text(was, encoding="utf-8")
+        (folder / "graphs.txt").write_text(f"{first} {pipeline.artifact('graph').content}")
+
+    with pytest.raises(InputError, match=r"graph was changed while stage 'controls' read it. Run again"):
+        pipeline.build("controls", write)
+    triples.write_text(was + "Film 0\tfilmed_in\tRome\n", encoding="utf-8")
+    assert pipeline.find("controls") is None
 
 
 def test_a_stage_that_lacks_a_file_that_it_should_have_written_is_not_published(films: Path) -> None:
