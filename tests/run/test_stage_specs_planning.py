@@ -21,6 +21,7 @@ from tests.run.specs import (
 )
 
 SCORED = {f"plans-{planner}-seed0" for planner in ("generator", "dense")}
+GROUND = {"questions", "explorer-seed0", "controls"}
 MODEL, TUNED, DENSE = "lm", "reasoner-seed0", "dense-seed0"
 
 
@@ -54,6 +55,8 @@ OF_PLANNING: dict[str, set[str]] = {
     "plans.supervision": {TAUGHT, DENSE},
     "plans.precision_threshold": {TAUGHT, DENSE},
     "plans.num_plans": SCORED,
+    # What plans are followed in, and how: where paths are the same, nothing that they read says it.
+    "dataset.reenter_topic": {*GROUND, "supervision", TAUGHT, *SCORED},
     "reasoner.objective": {TAUGHT, TUNED},
     **{f"reasoner.{name}": {TAUGHT} for name in EXAMPLES},
     "reasoner.shares={reason: 0.5}": {TAUGHT},

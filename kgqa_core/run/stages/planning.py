@@ -66,6 +66,7 @@ def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
         section: dict[str, Any] = {"planner": planner, "num_plans": plans.num_plans}
         section |= {"split": config.evaluation.split, "seed": seed}
         section |= {} if plans.only_existing else {"only_existing": False}
+        section |= {"reenter_topic": True} if config.dataset.reenter_topic else {}  # golds' paths may be the same
         files: dict[str, Path] = {}
         if planner == "generator":
             section |= {**model_recipe(config), "prompts": prompt_hashes(config, "plan")}

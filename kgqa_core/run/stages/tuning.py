@@ -154,6 +154,7 @@ def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
         return
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED)
     section = {**teaching(config), **asked, "prompts": prompt_hashes(config, *reasoner.mixture)}
+    section |= {"reenter_topic": True} if config.dataset.reenter_topic else {}  # golds' paths may be the same
     needs = (*ground_keys(config), "supervision", *(spec.key for spec in _candidates_specs(config)))
     yield StageSpec("instructions", section, needs)
 
