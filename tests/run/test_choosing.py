@@ -298,6 +298,21 @@ def test_a_killed_choice_goes_on_behind_the_points_that_are_done(
     assert not list(pipeline.artifact(CHOICE).folder.glob("journal*"))
 
 
+@pytest.mark.parametrize("torn", stages.TABLES)
+def test_a_chunk_of_which_a_power_cut_left_an_empty_file_is_answered_again(
+    choosing: Choosing, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
+    """A name can be on the disk before what it names."""
+    pipeline = choosing(num_questions=8, draw=stages.TABLES.index(torn))
+    monkeypatch.setattr("kgqa_core.systems.tables.merge_parts", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ensure(pipeline, [SYSTEM])
+    monkeypatch.undo()
+    (part,) = pipeline.store.root.glob(f"system/*.work/journal/parts-7/{torn}-000001.parquet")
+    part.write_bytes(b"")
+    assert len(answered(folder_of(pipeline, SYSTEM))) == 8
+
+
 def test_whoever_asks_the_row_one_question_asks_it_with_what_was_chosen(choosing: Choosing) -> None:
     pipeline = choosing(run="rog", choose={"num_questions": NUM, "grids": {"rog": {"num_plans": [1, 2]}}})
     folder = folder_of(pipeline, "choice-rog-oracle")

@@ -235,6 +235,15 @@ class Chunk:
         """Return where its rows of a table are, once it is done."""
         return self.folder / f"{table}-{self.number:06d}.parquet"
 
+    def is_done(self) -> bool:
+        """Say whether all its parts are there; of one without an end (a power cut) only the name is."""
+        import pyarrow.parquet as pq
+
+        try:
+            return all(pq.read_metadata(self.part(table)) for table in TABLES)
+        except (OSError, ValueError):
+            return False
+
 
 def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
@@ -254,7 +263,7 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     assert recipe is not None  # what it stands on is made
     numbers = range(math.ceil(len(asked) / size))
     chunks = [Chunk(config, spec.key, recipe.fingerprint, number, parts) for number in numbers]
-    left = [chunk for chunk in chunks if not chunk.part(TABLES[-1]).is_file()]  # the last is written last
+    left = [chunk for chunk in chunks if not chunk.is_done()]
     with _mapper(run, spec.key, len(left) * size, len(chunks) - len(left)) as map_chunks:
         map_chunks(answer_chunk, left)
     for table in TABLES:
