@@ -313,6 +313,13 @@ def test_a_chunk_of_which_a_power_cut_left_an_empty_file_is_answered_again(
     assert len(answered(folder_of(pipeline, SYSTEM))) == 8
 
 
+def test_few_questions_start_no_cluster_however_large_a_chunk_may_be(
+    choosing: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "open_cluster", lambda *args, **options: pytest.fail("a cluster was started"))
+    assert len(answered(folder_of(choosing(num_questions=3, chunk=30_000), SYSTEM))) == 3
+
+
 def test_whoever_asks_the_row_one_question_asks_it_with_what_was_chosen(choosing: Choosing) -> None:
     pipeline = choosing(run="rog", choose={"num_questions": NUM, "grids": {"rog": {"num_plans": [1, 2]}}})
     folder = folder_of(pipeline, "choice-rog-oracle")

@@ -264,7 +264,7 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     numbers = range(math.ceil(len(asked) / size))
     chunks = [Chunk(config, spec.key, recipe.fingerprint, number, parts) for number in numbers]
     left = [chunk for chunk in chunks if not chunk.is_done()]
-    with _mapper(run, spec.key, len(left) * size, len(chunks) - len(left)) as map_chunks:
+    with _mapper(run, spec.key, min(len(left) * size, len(asked)), len(chunks) - len(left)) as map_chunks:
         map_chunks(answer_chunk, left)
     for table in TABLES:
         merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
