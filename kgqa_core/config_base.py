@@ -251,6 +251,12 @@ class DumpSection(Section):
             raise ValueError("'names' of RDF are relations, no file: put a file with the names beside the triples")
         return {"hops": None, **given} if isinstance(given, dict) and given.get("format") == "rdf" else given
 
+    @model_validator(mode="after")
+    def _walks(self) -> DumpSection:
+        if self.hops is None and (self.hub_cap is not None or not self.cvt_is_hop):
+            raise ValueError("'hub_cap' and 'cvt_is_hop: false' need 'hops': leave them out for the whole of the dump")
+        return self
+
     @property
     def profile(self) -> Profile:
         """How the RDF is read."""

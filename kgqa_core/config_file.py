@@ -258,7 +258,8 @@ def _explain_one(error: dict[str, Any], root: type[Section]) -> str:
 def _walk(location: Iterable[Any], root: type[Section]) -> tuple[list[Any], list[type[Section]]]:
     """Return a problem's key in the file, and the sections that may stand there.
 
-    pydantic's location also names the variant of a section (by its tag) and whether a mapping's key is meant.
+    pydantic's location also names the variant of a section (by its tag), how a value of several types was read, and
+    whether a mapping's key is meant.
     """
     shown: list[Any] = []
     models = [root]
@@ -267,7 +268,7 @@ def _walk(location: Iterable[Any], root: type[Section]) -> tuple[list[Any], list
         tagged = [one for one in models if any(part in _leaves(each.annotation) for each in one.model_fields.values())]
         if kind is None and len(models) > 1 and tagged:
             models = tagged
-        elif part != "[key]":
+        elif part != "[key]" and not str(part).startswith(("literal[", "function-before[")):
             shown.append(part)
             models = variants_of(kind) if kind is not None else models  # a place in a list or a mapping
     return shown, models

@@ -182,6 +182,7 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "encoder.kind=hsah", r"encoder.kind = 'hsah': legal are minilm, local, hash; .*'hash'\?"),
         (EMBEDDED, "encoder.dim=7", r"encoder.dim = 7: .*greater than or equal to 8"),
         (FILES, "dataset.graph.format=tvs", r"graph.format = 'tvs': legal are wikimovies, tsv, csv, .*'tsv'\?"),
+        (FILES, "dataset.graph={format: rdf, path: x, hub_cap: 3}", r"'hub_cap' and 'cvt_is_hop: false' need 'hops'"),
         (FILES, f"{QUESTIONS}.files={{train: 5}}", r"questions.files.train = 5: must be a path"),
         (FILES, f"{QUESTIONS}={{format: jsonl}}", r"questions = {'format': 'jsonl'}: give either 'path' or 'files'"),
         (FILES, f"{QUESTIONS}.files={{}}", r"dataset.questions.files = {}: .*at least 1"),

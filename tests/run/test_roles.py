@@ -107,6 +107,7 @@ def test_a_row_has_the_models_that_it_names_over_those_of_the_run(folder: Path) 
         (LOCAL + "roles: {plan: {kind: remote}}\n", r"roles.plan.kind = 'remote': legal are"),
         (LOCAL + "roles: {plan: mine}\n", r"roles.plan = 'mine': must be a section"),
         (LOCAL + "roles: {plan: {adapter: mein}}\n", r"roles.plan.adapter: .*mein is no folder; did you mean 'mine'"),
+        (LOCAL + "roles: {plan: {adapter: '${KGQA_DAT}/x'}}\n", r"\n  roles.plan.adapter = '\S+': unknown variable"),
         (LOCAL + "roles: {plan: {adapter: shipped}}\n", "the shipped adapter is for lm.kind packaged, not local"),
         (f"lm: {ENDPOINT}\nroles: {{plan: {{adapter: mine}}}}\n", "adapter is put on a model that is here"),
         (LOCAL + "roles: {reason: {kind: packaged}}\n", "roles.reason: a model that a stage makes .* is named by lm"),
