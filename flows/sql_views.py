@@ -271,7 +271,7 @@ def _errors_as_ours() -> Iterator[None]:
         raise ArtifactError(f"{_short(problem)}. Raise runtime.memory_limit, or free space on the disk") from problem
     except duckdb.IOException as problem:
         raise ArtifactError(f"{_short(problem)}. kgqa status says whether an artifact is damaged") from problem
-    except duckdb.ConversionException as problem:  # mostly: where relation = 'directed_by', which is a number in triples
+    except duckdb.ConversionException as problem:  # mostly an id of triples that is compared with a name
         raise QueryError(f"{_short(problem)}. Ids are numbers; the view facts has labels and names") from problem
     except duckdb.Error as problem:
         raise QueryError(_short(problem)) from problem
