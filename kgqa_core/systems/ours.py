@@ -10,7 +10,8 @@ is believed in the planner's place. The weight, whether the entities of a chosen
 and whether the model's word is worth its calls, are chosen on dev.
 
 How sure ours is, is the probability of the chosen option's plans among all plans, also those that lead nowhere: where
-the facts of the likeliest plan are missing, another one is no better for that.
+the facts of the likeliest plan are missing, another one is no better for that. Where the model weighed them it is their
+share by its word.
 """
 
 from __future__ import annotations
@@ -233,6 +234,7 @@ class Ours(System):
         if plans is None:
             plans = yield from self.plans.ask(inside, self.settings.num_plans)
         options = options_of(explored, reached_by(self.search, [inside.topics], [plans])[0])
+        told: Sequence[float | None] = [plan.sure for plan in plans]
         weights = weigh_plans([plan.log_prob for plan in plans])
         apart = disagree(options)
         if apart and self.fusion.decided_by == "lm":
@@ -240,7 +242,7 @@ class Ours(System):
             texts = tuple(render_plan(plan.path) for plan in plans)
             (reply,) = yield [Ask(self.judge.instruction, case, options=texts)]
             if not isinstance(reply.result, ParseFailure):
-                weights = weigh_plans(reply.log_probs)
+                told = weights = weigh_plans(reply.log_probs)
         prediction, chosen = fuse(question, explored, options, weights, self.fusion)
         evidence = dict(zip(explored.candidates, explored.paths, strict=False))
         if chosen is not None and not chosen.explored:  # what the plan does not lead to keeps the explorer's own path
@@ -248,10 +250,10 @@ class Ours(System):
         paths = tuple(evidence.get(entity, ()) for entity in prediction.candidates)
         counts = {"num_plans": len(plans), "num_options": len(options), "disagree": float(apart)}
         counts["num_paths"] = sum(map(bool, paths))
-        told = [plan.sure for plan in plans if plan.sure is not None]
-        sure = None  # where the planner does not say, or the model said more: that of its call
-        if chosen is not None and told and len(told) == len(plans) and not (apart and self.fusion.decided_by == "lm"):
-            sure = min(1.0, sum(told[place] for place in chosen.plans))
+        sure = min(1.0, max(explored.scores, default=0.0))  # without any plan the explorer's own
+        if chosen is not None and plans:  # where the planner does not say, a plan's share of those that it has
+            shares = [weight if one is None else one for one, weight in zip(told, weights, strict=True)]
+            sure = min(1.0, sum(shares[place] for place in chosen.plans))
         return SystemAnswer(replace(prediction, paths=paths), (), counts, sure, tuple(plan.path for plan in plans))
 
     def _along(self, plan: LabelPath, inside: Question, num_ends: int) -> dict[int, ReasoningPath]:

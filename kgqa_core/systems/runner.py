@@ -267,8 +267,7 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
         status = "unreadable"
     sure: float | None = None
     if status == "answered":
-        sure = calls[-1].confidence if calls else min(1.0, max(0.0, next(iter(prediction.scores), 0.0)))
-        sure = sure if answer.confidence is None else answer.confidence
+        sure = calls[-1].confidence if calls and answer.confidence is None else answer.confidence
     return Answered(question, answer, status, "", calls, faithful, num_invented, sure)
 
 

@@ -292,6 +292,8 @@ def test_where_plans_determine_all_candidates_of_the_most_probable_chain_are_ans
     assert world.answers(weigh(world, -1.5, -0.5, probabilities=False)) == ["2001"]
     assert world.answers(weigh(world, -1.5, -0.5, explorer_weight=0.5)) == ["2001"]
     assert world.answers(weigh(world, -3.0, -0.5, explorer_weight=2.5)) == ["1999", "2003"]
+    # As sure as the chosen chain's share of both: the model alone would give 1999's .27.
+    assert weigh(world, -1.5, -0.5).confidence == pytest.approx(0.6 / (0.6 + 0.2 * math.e))
     lost = weigh(world, -math.inf, -math.inf)  # nobody could tell
     assert lost.answer.prediction.abstained
 
