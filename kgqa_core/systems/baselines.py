@@ -157,7 +157,7 @@ class Tog(System):
         return sorted(scored, key=lambda item: -item.score)[: self.settings.width]  # of equals the first
 
     def _choose_entities(self, question: Question, calls: CallsLeft, chosen: Sequence[_Item]) -> Rounds:
-        """Return the best entities that the chosen relations lead to, each on its best path, and how many are unseen."""
+        """Return the best entities behind the chosen relations, each on its best path, and how many were unseen."""
         is_asked, avoided = self.settings.entity_prune == "lm", self.search.avoided(question.topics)
         behind = [leave(self.search.graph, np.array([item.entity]), item.relation, avoided) for item in chosen]
         tails = [reached[: self.settings.max_entities] for reached in behind]
