@@ -271,7 +271,10 @@ class Etd(System):
         ways = ("label", "name", "plan", "free", "abstained")
         counts |= {f"by_{way}": float(way == choice.by) for way in ways}  # their means are shares
         counts |= {"num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
-        return SystemAnswer(_ranked(question, explored, (*answers, *free.entities)), free.unmatched, counts)
+        found = _ranked(question, explored, (*answers, *free.entities))
+        if meant is not None:  # a verdict is an answer, also where nothing is left beside the claim
+            found = replace(found, verdict=question.claim in meant, abstained=False)
+        return SystemAnswer(found, free.unmatched, counts)
 
 
 def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) -> Prediction:

@@ -378,3 +378,9 @@ def test_questions_are_explored_together(world: World, ask: AskFor, ids: Ids) ->
     answered = answer_all(system, [world.question, lone, other], world.walk, model)
     assert [one.status for one in answered] == ["answered", "skipped", "answered"]
     assert world.explored.asked == [world.question.id, other.id]
+
+
+def test_a_no_that_leaves_no_candidate_is_an_answer_all_the_same(world: World, ids: Ids) -> None:
+    claimed = replace(world, question=replace(world.question, claim=ids("1999")[0], verdict=False))
+    answered = claimed.run("no", num_candidates=1)
+    assert (answered.status, answered.answer.prediction.verdict, world.answers(answered)) == ("answered", False, [])
