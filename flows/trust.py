@@ -119,7 +119,7 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
         "test": {"coverage": coverage, "risk": reached},
         "without": {"coverage": all_given, "risk": all_wrong},
         "aurc": risk_area(told, right),
-        "aurc_best": risk_area(np.where(np.isnan(told), np.nan, right), right),
+        "aurc_best": risk_area(right, right),
         "calibration": {"slope": fitted.slope, "offset": fitted.offset, "error": errors[0], "error_fitted": errors[1]},
         "curve": [
             {"threshold": own.thresholds[at], "coverage": own.coverage[at], "risk": own.risk[at]} for at in points

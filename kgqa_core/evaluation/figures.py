@@ -127,8 +127,8 @@ def system_figures(run: EvaluatedRun, chosen: Mask | None = None) -> dict[str, f
 
 def _matches(run: EvaluatedRun) -> Floats:
     """Return ``MATCHES`` question by question [B, 3], in percent."""
-    recall = run.scores.values["recall"]
-    return np.stack([100.0 * (recall > 0), 100.0 * (recall >= 100), run.hit], axis=1)
+    recall, claims = run.scores.values["recall"], [one.verdict is not None for one in run.asked.values()]
+    return np.stack([100.0 * (recall > 0), 100.0 * (recall >= 100), np.where(claims, recall, run.hit)], axis=1)
 
 
 def _record_figures(record: Record, some: Mask, correct: float) -> dict[str, float]:

@@ -337,23 +337,20 @@ def named_bounds(metrics: Sequence[str], values: Floats) -> dict[str, float]:
 def risk_area(confidence: Floats, right: Floats) -> float:
     """Return the area under the risk-coverage curve (AURC), percent: the mean share of wrong over giving 1, 2, ... all.
 
-    Equal confidences are in random order; what has no confidence comes last, and is wrong.
+    Equal confidences are in random order; what has no confidence comes last, and is ``right`` [B] all the same or not.
     """
-    silent = np.isnan(confidence)
-    wrong = np.where(silent, 1.0, 1.0 - right)
-    _, group = np.unique(np.where(silent, np.inf, -confidence), return_inverse=True)
-    expected = (np.bincount(group, weights=wrong) / np.bincount(group))[np.sort(group)]
-    return 100 * float((np.cumsum(expected) / np.arange(1, len(wrong) + 1)).mean())
+    _, group = np.unique(np.where(np.isnan(confidence), np.inf, -confidence), return_inverse=True)
+    expected = (np.bincount(group, weights=1.0 - right) / np.bincount(group))[np.sort(group)]
+    return 100 * float((np.cumsum(expected) / np.arange(1, len(right) + 1)).mean())
 
 
 def trust_figures(confidence: Floats, right: Floats) -> dict[str, float]:
     """Return how well confidence tells right answers [B] from wrong ones; nothing where nobody told any."""
     if np.isnan(confidence).all():
         return {}
-    best = np.where(np.isnan(confidence), np.nan, right)
     return {
         "aurc": risk_area(confidence, right),
-        "aurc_best": risk_area(best, right),
+        "aurc_best": risk_area(right, right),
         "calibration_error": calibration_error(confidence, right),
     }
 

@@ -66,7 +66,7 @@ def read_published(path: Path) -> list[PublishedFigure]:
 METHODS: Mapping[str, str] = {
     "explorer": r"EtD-w\.o\.-AD",
     "etd": r"EtD-(?!w\.o\.)[^ ]+",
-    "dualr": r"DualR-(?!w\.o\.)[^ ]+",
+    "dualr": r"DualR(-(?!w\.o\.)[^ ]+)?",
     "rog": r"RoG( \(.*\))?",
     "eperm": r"EPERM",
     "fiske": r"FiSKE( w/.*)?",

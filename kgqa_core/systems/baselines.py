@@ -100,7 +100,7 @@ class Tog(System):
     def steps(self, question: Question, prepared: None) -> Steps:
         """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""
         calls = CallsLeft(self.max_calls)
-        paths, num_steps, is_unsure = yield from self._search(question, calls)
+        paths, num_steps, is_unsure, num_unseen = yield from self._search(question, calls)
         if is_unsure and self.settings.unsure == "alone":
             paths = []
         if paths:
@@ -110,30 +110,33 @@ class Tog(System):
             (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ReasonCase(question.text))]
             answer = answer_by_name(self.search, question, reply.result, (), on_rows=True)
         counts = {"num_steps": num_steps, "num_paths": len(paths), "num_refused_calls": calls.refused}
+        counts["num_unseen"] = num_unseen
         return replace(answer, counts={**answer.counts, **counts})
 
     def _search(self, question: Question, calls: CallsLeft) -> Rounds:
         """Return the paths of the beam, the last step's first, without those that another goes on from.
 
-        Return also the number of steps, and whether the model was unsure of the paths at the last one.
+        Return also the number of steps, whether the model was unsure of the paths at the last one, and how many
+        entities ``max_entities`` left out.
         """
-        beam = [_Item(topic) for topic in question.topics]
+        beam, num_unseen = [_Item(topic) for topic in question.topics], 0
         paths: list[ReasoningPath] = []
         for depth in range(1, self.settings.depth + 1):
             chosen = yield from self._choose_relations(question, calls, beam)
-            beam = yield from self._choose_entities(question, calls, chosen)
+            beam, unseen = yield from self._choose_entities(question, calls, chosen)
+            num_unseen += unseen
             if not beam:
-                return paths, depth - 1, False
+                return paths, depth - 1, False, num_unseen
             new = list(dict.fromkeys(item.path for item in beam))
             paths = new + [old for old in paths if all(path[: len(old)] != old for path in new)]
             if depth == self.settings.depth and self.settings.unsure == "reason":
-                return paths, depth, False
+                return paths, depth, False, num_unseen
             shown = tuple(show_path(self.search, path) for path in paths)
             case = EnoughCase(question.text, topics=self._topics(question), paths=shown)
             replies = yield calls.fit([Ask(EnoughInstruction(self.prompts), case, VERDICT)])
             if replies and replies[0].result is True:
-                return paths, depth, False
-        return paths, depth, bool(replies)  # where the cap left no call to ask it is not unsure
+                return paths, depth, False, num_unseen
+        return paths, depth, bool(replies), num_unseen  # where the cap left no call to ask it is not unsure
 
     def _choose_relations(self, question: Question, calls: CallsLeft, beam: Sequence[_Item]) -> Rounds:
         """Return the best (entity, relation) pairs of the whole beam."""
@@ -154,12 +157,10 @@ class Tog(System):
         return sorted(scored, key=lambda item: -item.score)[: self.settings.width]  # of equals the first
 
     def _choose_entities(self, question: Question, calls: CallsLeft, chosen: Sequence[_Item]) -> Rounds:
-        """Return the best entities that the chosen relations lead to, each on its best path."""
+        """Return the best entities behind the chosen relations, each on its best path, and how many were unseen."""
         is_asked, avoided = self.settings.entity_prune == "lm", self.search.avoided(question.topics)
-        tails = [
-            leave(self.search.graph, np.array([item.entity]), item.relation, avoided)[: self.settings.max_entities]
-            for item in chosen
-        ]
+        behind = [leave(self.search.graph, np.array([item.entity]), item.relation, avoided) for item in chosen]
+        tails = [reached[: self.settings.max_entities] for reached in behind]
         asks: list[tuple[int, Ask[Any]]] = []
         for number, (item, reached) in enumerate(zip(chosen, tails, strict=True)):
             if is_asked and len(reached) > 1:  # of one there is nothing to choose
@@ -180,7 +181,8 @@ class Tog(System):
         distinct: dict[int, _Item] = {}
         for item in sorted(scored, key=lambda item: -item.score):
             distinct.setdefault(item.entity, item)
-        return list(distinct.values())[: self.settings.width]
+        num_unseen = sum(map(len, behind)) - sum(map(len, tails))
+        return list(distinct.values())[: self.settings.width], num_unseen
 
     def _topics(self, question: Question) -> tuple[str, ...]:
         return tuple(map(self.search.name_of, question.topics))

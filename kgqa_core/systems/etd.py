@@ -23,7 +23,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import Answers, match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
-from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan
+from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan, weigh_plans
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import meant_by_verdict
@@ -142,7 +142,7 @@ class ExplorerAlone(System):
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Answer without a call."""
-        return SystemAnswer(prepared)
+        return SystemAnswer(prepared, confidence=min(1.0, max(prepared.scores, default=0.0)))
         yield  # what makes this a generator: it asks nothing
 
 
@@ -201,7 +201,8 @@ class Etd(System):
         """Show what was explored, and ask once."""
         kept = self.settings
         if kept.determine == "plan":
-            return self._answer(question, prepared, (yield from self._weigh(question, prepared)))
+            choice, sure = yield from self._weigh(question, prepared)
+            return replace(self._answer(question, prepared, choice), confidence=sure)
         shown = Shown(kept.multiple_choice, kept.candidates, kept.probabilities, kept.paths)
         instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
         (reply,) = yield [Ask(instruction, self._case(question, prepared))]
@@ -212,7 +213,7 @@ class Etd(System):
 
         It is multiplied by the explorer's probability of the chain's best candidate, to the power ``explorer_weight``;
         hidden probabilities count for nothing. Candidates without a chain are not weighed; where all have one plan,
-        nobody is asked.
+        nobody is asked. Return also the chosen chain's share of all products.
         """
         labels, judge = self.search.entities.relation_names, self.judge
         assert judge is not None
@@ -222,18 +223,18 @@ class Etd(System):
         for plan, probability in zip(plans, explored.scores, strict=False):
             if plan:
                 best.setdefault(plan, probability)
-        options = list(best)
+        options, sure = list(best), 1.0
         if len(options) > 1:
             inside = self.search.place([question])[0]
             case = judge.case(PlanQuestion(question.id, inside.asked(self.mask_topics), inside.topics))
             (reply,) = yield [Ask(judge.instruction, case, options=tuple(map(render_plan, options)))]
             if isinstance(reply.result, ParseFailure):
-                return reply.result
+                return reply.result, None
             weight = self.settings.explorer_weight if self.settings.probabilities else 0.0
             told = np.asarray(reply.log_probs) + weight * np.log(np.maximum([*best.values()], LEAST))
-            options = [options[int(np.argmax(told))]]
+            options, sure = [options[int(np.argmax(told))]], max(weigh_plans(told.tolist()))
         chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
-        return Choice(chosen, "plan" if chosen else "abstained")
+        return Choice(chosen, "plan" if chosen else "abstained"), sure
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
@@ -270,7 +271,10 @@ class Etd(System):
         ways = ("label", "name", "plan", "free", "abstained")
         counts |= {f"by_{way}": float(way == choice.by) for way in ways}  # their means are shares
         counts |= {"num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
-        return SystemAnswer(_ranked(question, explored, (*answers, *free.entities)), free.unmatched, counts)
+        found = _ranked(question, explored, (*answers, *free.entities))
+        if meant is not None:  # a verdict is an answer, also where nothing is left beside the claim
+            found = replace(found, verdict=question.claim in meant, abstained=False)
+        return SystemAnswer(found, free.unmatched, counts)
 
 
 def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) -> Prediction:

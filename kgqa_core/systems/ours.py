@@ -10,7 +10,7 @@ is believed in the planner's place. The weight, whether the entities of a chosen
 and whether the model's word is worth its calls, are chosen on dev.
 
 How sure ours is, is the probability of the chosen option's plans among all plans, also those that lead nowhere: where
-the facts of the likeliest plan are missing, another one is no better for that.
+the facts of the likeliest plan are missing, another one is no better for that. Where a model weighed them, it says.
 """
 
 from __future__ import annotations
@@ -233,14 +233,15 @@ class Ours(System):
         if plans is None:
             plans = yield from self.plans.ask(inside, self.settings.num_plans)
         options = options_of(explored, reached_by(self.search, [inside.topics], [plans])[0])
-        weights = weigh_plans([plan.log_prob for plan in plans])
+        weights = weigh_plans([plan.log_prob for plan in plans])  # and how sure: where the planner does not say, alike
+        shares = [weight if plan.sure is None else plan.sure for plan, weight in zip(plans, weights, strict=True)]
         apart = disagree(options)
         if apart and self.fusion.decided_by == "lm":
             case = self.judge.case(PlanQuestion(inside.id, inside.asked(self.plans.mask_topics), inside.topics))
             texts = tuple(render_plan(plan.path) for plan in plans)
             (reply,) = yield [Ask(self.judge.instruction, case, options=texts)]
             if not isinstance(reply.result, ParseFailure):
-                weights = weigh_plans(reply.log_probs)
+                shares = weights = weigh_plans(reply.log_probs)
         prediction, chosen = fuse(question, explored, options, weights, self.fusion)
         evidence = dict(zip(explored.candidates, explored.paths, strict=False))
         if chosen is not None and not chosen.explored:  # what the plan does not lead to keeps the explorer's own path
@@ -248,11 +249,9 @@ class Ours(System):
         paths = tuple(evidence.get(entity, ()) for entity in prediction.candidates)
         counts = {"num_plans": len(plans), "num_options": len(options), "disagree": float(apart)}
         counts["num_paths"] = sum(map(bool, paths))
-        told = [plan.sure for plan in plans if plan.sure is not None]
-        sure = None  # where the planner does not say, or the model said more: that of its call
-        if chosen is not None and told and len(told) == len(plans) and not (apart and self.fusion.decided_by == "lm"):
-            sure = min(1.0, sum(told[place] for place in chosen.plans))
-        return SystemAnswer(replace(prediction, paths=paths), (), counts, sure, tuple(plan.path for plan in plans))
+        told = [shares[place] for place in chosen.plans] if chosen and plans else explored.scores[:1]
+        followed, sure = tuple(plan.path for plan in plans), min(1.0, sum(told))  # without any plan the explorer's own
+        return SystemAnswer(replace(prediction, paths=paths), (), counts, sure, followed)
 
     def _along(self, plan: LabelPath, inside: Question, num_ends: int) -> dict[int, ReasoningPath]:
         """Return the first path along a plan to each of the ``num_ends`` entities that it reaches."""

@@ -265,11 +265,9 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
         status = "unmatched"
     elif calls and calls[-1].problem:
         status = "unreadable"
-    sure: float | None = None
-    if status == "answered":
-        sure = calls[-1].confidence if calls else min(1.0, max(0.0, next(iter(prediction.scores), 0.0)))
-        sure = sure if answer.confidence is None else answer.confidence
-    return Answered(question, answer, status, "", calls, faithful, num_invented, sure)
+    sure = calls[-1].confidence if calls and answer.confidence is None else answer.confidence
+    told = sure if status == "answered" else None
+    return Answered(question, answer, status, "", calls, faithful, num_invented, told)
 
 
 def _checked(

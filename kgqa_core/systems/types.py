@@ -116,7 +116,7 @@ class Answered:
     calls: tuple[AskedCall, ...] = ()
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
     num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
-    confidence: float | None = None  # 0..1: the system's own, else that of the last call, without any the first score
+    confidence: float | None = None  # 0..1: the system's own, else that of the last call; None: nobody told
 
 
 @dataclass(slots=True)

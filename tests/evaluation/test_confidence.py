@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.trust import calibrate, risk_coverage
-from kgqa_core.evaluation.metrics import calibration_error, risk_area
+from kgqa_core.evaluation.metrics import calibration_error, risk_area, trust_figures
 
 LEVELS = st.sampled_from([0.1, 0.5, 0.9, np.nan])
 ANSWERS = st.lists(st.tuples(LEVELS, st.booleans()), min_size=1, max_size=6)
@@ -23,7 +23,7 @@ def columns(answers: list[tuple[float, bool]]) -> tuple[np.ndarray, np.ndarray]:
 
 @given(ANSWERS)
 def test_the_area_is_the_mean_over_all_orders_that_falling_confidence_allows(answers: list[tuple[float, bool]]) -> None:
-    told = [(-1.0, 0.0) if np.isnan(level) else (level, float(right)) for level, right in answers]
+    told = [(-1.0 if np.isnan(level) else level, float(right)) for level, right in answers]
     areas = []
     for order in permutations(told):
         if all(first[0] >= second[0] for first, second in pairwise(order)):
@@ -46,6 +46,13 @@ def test_the_point_chosen_covers_most_of_all_that_risk_no_more(answers: list[tup
     best = max((share for share, wrong in zip(curve.coverage, curve.risk, strict=True) if wrong <= risk), default=None)
     chosen = curve.least(risk)
     assert (None if chosen is None else curve.coverage[chosen]) == best
+
+
+def test_an_answer_of_which_nobody_told_how_sure_it_is_comes_last_and_may_be_right() -> None:
+    """A server may tell log-probabilities of some texts alone; all answers given, the risk is that of all."""
+    told, right = np.array([0.9, np.nan, np.nan]), np.array([1.0, 1.0, 0.0])
+    assert trust_figures(told, right)["aurc"] == pytest.approx(100 * (0 + (1 / 2) / 2 + 1 / 3) / 3)
+    assert trust_figures(told, right)["aurc_best"] == pytest.approx(100 * (0 + 0 + 1 / 3) / 3)
 
 
 def test_perfect_confidence_has_the_least_area_and_useless_one_that_of_chance() -> None:

@@ -117,8 +117,10 @@ def test_a_claim_matches_only_where_verdict_and_evidence_are_right(tmp_path: Pat
     questions = [ask(f"q{n}", 3, 4, claim=3, verdict=True) for n in range(3)]
     replies = [Reply((3,), supported=(3,), verdict=True), Reply((3,), verdict=True), Reply((4,), verdict=False)]
     figures = system_figures(make_system(tmp_path, "rog", questions, replies))
-    for name in ("partial", "complete", "em", "hits1"):
+    for name in ("partial", "complete", "hit", "em", "hits1"):
         assert figures[name] == pytest.approx(100 / 3)
+    bare = [ask("q", claim=3, verdict=True)]  # of which only the claim is known
+    assert system_figures(make_system(tmp_path, "rog", bare, replies[:1]))["hit"] == 100
 
 
 def test_a_question_that_failed_or_was_skipped_stays_in_the_denominator(tmp_path: Path) -> None:

@@ -207,7 +207,8 @@ def test_the_model_sees_so_many_candidates(forty: Forty) -> None:
         ("enough_information", "", "yes"),
         ("reason", "", "Ida Moon"),
     )
-    run(forty, model, question, max_entities=2)
+    answered = run(forty, model, question, max_entities=2)
+    assert answered.answer.counts["num_unseen"] == 1  # The Ninth Kite
     assert "The Ninth Kite" not in model.prompts_of("score_entities")[0]
 
 

@@ -292,6 +292,8 @@ def test_where_plans_determine_all_candidates_of_the_most_probable_chain_are_ans
     assert world.answers(weigh(world, -1.5, -0.5, probabilities=False)) == ["2001"]
     assert world.answers(weigh(world, -1.5, -0.5, explorer_weight=0.5)) == ["2001"]
     assert world.answers(weigh(world, -3.0, -0.5, explorer_weight=2.5)) == ["1999", "2003"]
+    # As sure as the chosen chain's share of both: the model alone would give 1999's .27.
+    assert weigh(world, -1.5, -0.5).confidence == pytest.approx(0.6 / (0.6 + 0.2 * math.e))
     lost = weigh(world, -math.inf, -math.inf)  # nobody could tell
     assert lost.answer.prediction.abstained
 
@@ -376,3 +378,9 @@ def test_questions_are_explored_together(world: World, ask: AskFor, ids: Ids) ->
     answered = answer_all(system, [world.question, lone, other], world.walk, model)
     assert [one.status for one in answered] == ["answered", "skipped", "answered"]
     assert world.explored.asked == [world.question.id, other.id]
+
+
+def test_a_no_that_leaves_no_candidate_is_an_answer_all_the_same(world: World, ids: Ids) -> None:
+    claimed = replace(world, question=replace(world.question, claim=ids("1999")[0], verdict=False))
+    answered = claimed.run("no", num_candidates=1)
+    assert (answered.status, answered.answer.prediction.verdict, world.answers(answered)) == ("answered", False, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ from kgqa_core.systems.ours import (
 )
 from kgqa_core.systems.runner import answer_all, keep_back
 from kgqa_core.systems.types import Answered
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, check_ranking
+from kgqa_core.types import Prediction, Question, ReasoningPath, check_ranking
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
 from tests.systems.following import answer_one, answers
@@ -329,8 +330,14 @@ def test_it_is_as_sure_as_its_plan_is_probable_among_all_even_those_that_lead_no
     model = ScriptedModel().on("plan", "where was the director of [topic] born?", scores=(-5.0, -0.01))
     by_lm = run(forty, "born", ["starred born_in"], sure, LM, model)
     assert by_lm.confidence == by_lm.calls[-1].confidence
-    assert run(forty, "born", ["starred born_in"], APART, PLANNER).confidence == 1.0  # this planner does not say
-    assert run(forty, "born", ["starred born_in"], [], PLANNER).confidence == 1.0  # this one has no plan
+    doubted = run(forty, "born", ["starred born_in"], sure, Fusion(0.1, "lm"), model.on("plan", scores=(-0.01, -5.0)))
+    assert answers(forty, doubted) == ["Port Amber", "Westerby"]  # the explorer's, by the plan that is less probable
+    assert doubted.confidence == pytest.approx(1 - doubted.calls[-1].confidence)
+    silent = run(
+        forty, "born", ["starred born_in"], APART, PLANNER
+    )  # this planner does not say: among those that exist
+    assert silent.confidence == pytest.approx(1 / (1 + math.exp(-2.9)))
+    assert run(forty, "born", ["born_in", "starred born_in"], [], PLANNER).confidence == 0.5  # no plan: the explorer's
 
 
 # Evidence
@@ -339,10 +346,8 @@ def test_it_is_as_sure_as_its_plan_is_probable_among_all_even_those_that_lead_no
 def test_answers_of_a_plan_have_their_path_along_it(forty: Forty) -> None:
     """The explorer came to Port Amber by way of an actor; what is answered is the place of the director."""
     answered = run(forty, "born", ["starred born_in"], APART, PLANNER)
-    prediction = answered.answer.prediction
-    labels = [forty.graph.relation_names[step.relation] for step in prediction.paths[0]]
-    assert labels == ["directed_by", "born_in"]
-    assert answered.num_invented == 0
+    labels = [forty.graph.relation_names[step.relation] for step in answered.answer.prediction.paths[0]]
+    assert (labels, answered.num_invented) == (["directed_by", "born_in"], 0)
 
 
 @st.composite
@@ -365,9 +370,7 @@ def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
     model = ScriptedModel().on("plan", scores=log_probs[: len(plans)], times=None)
     system = ours(forty.search, Explored(forty.search, {id: explored}), {id: plans}, fusion)
     (answered,) = answer_all(system, [forty.question(id)], forty.search, model)
-    assert answered.error == ""
-    assert all(answered.faithful)
-    assert answered.num_invented == 0
+    assert (answered.error, all(answered.faithful), answered.num_invented) == ("", True, 0)
     prediction = answered.answer.prediction
     check_ranking(prediction.question_id, prediction.candidates, prediction.scores)
     assert set(prediction.candidates[: len(prediction.answers)]) == set(prediction.answers)
@@ -390,8 +393,7 @@ def test_plans_are_followed_in_the_questions_subgraph(rows: tuple[SearchGraph, l
     """Explorer and planner disagree; whoever wins, answers and evidence are entities of the whole graph."""
     walk, questions = rows
     (question,) = (one for one in questions if one.id == "q1")
-    path: LabelPath = ("sibling", "sibling")
-    plans: dict[str, Weighted] = {"q1": [(" ".join(path), -0.1)]}
+    plans: dict[str, Weighted] = {"q1": [("sibling sibling", -0.1)]}
     system = ours(walk, Explored(walk, {"q1": ["likes"]}), plans, Fusion(weight))
     (answered,) = answer_all(system, [question], walk, None)
     assert answered.error == ""

@@ -294,6 +294,14 @@ def test_an_answer_less_certain_than_it_should_be_is_kept_back_as_an_abstention(
     assert [keep_back(one, 0.6) for one in answered] == none
 
 
+def test_the_place_of_an_answer_is_no_confidence(forty: Forty) -> None:
+    def plot(question: Question) -> Steps:
+        return answer_with(question, (1, 2))  # scored 1 and 1/2
+        yield
+
+    assert [one.confidence for one in run(forty, plot, None, ONE)] == [None]
+
+
 def test_what_a_model_can_never_do_fails_the_questions_that_need_it(forty: Forty) -> None:
     class Chat(Batches):
         def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
