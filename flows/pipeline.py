@@ -122,7 +122,7 @@ def make(
                     pipeline, parent = open_started(asked)
                 if train_on and isinstance(config, Path) and lacks_explorer(pipeline):
                     caps.check("explorer")  # what was spent by now is known there
-                    train_in_pool(config, train_on, run.id)
+                    train_in_pool(config, train_on, home=home, counts_for=run.id)
                     caps.check("explorer")
                 goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
                 outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))

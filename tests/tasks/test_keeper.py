@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -338,3 +339,26 @@ def test_a_dump_that_is_gone_is_not_ready_and_one_that_prefect_was_not_told_of_i
         dumps.polls(1)
     dumps.away = False
     assert dumps.polls(2) == 1
+
+
+def test_a_disk_that_takes_no_note_has_no_dump_told_of_at_each_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a rebuild would start once a minute for as long as the disk is full."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    dumps = Dumps(tmp_path)
+    dumps.polls(2)
+    dumps.add("b.tsv", "x\ty\tz\n")
+    dumps.polls(1)
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.poller.write_json", full)
+        for _ in range(3):
+            with suppress(OSError):
+                dumps.polls(1)
+    dumps.polls(1)
+    dumps.start_again()
+    assert dumps.polls(3) == 0
+    assert len(dumps.emitted) == 1
