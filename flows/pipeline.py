@@ -28,6 +28,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.caps import CapReached, capped, spent_folder
 from tasks.garbage import note_run
 from tasks.logs import OURS
+from tasks.mlflow_store import mask
 from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, noted
 from tasks.release import releases_of, resolve_start, starts_from_release, without_start
@@ -180,7 +181,7 @@ def show_results(name: str, shown: Published | None, markdown: str, **how: str) 
     try:
         write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
     except Exception as problem:  # Prefect is away or busy: the results are in the artifacts
-        _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, problem)
+        _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, mask(str(problem)))
 
 
 @flow(name="make_stages", flow_run_name=name_run, persist_result=False)

@@ -153,6 +153,20 @@ def test_a_server_with_a_password_is_asked_with_it_and_the_password_is_in_no_log
     assert "s3cret" not in caplog.text
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_prefect_says_of_deployments_is_kept_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    said = "View Deployment in UI: https://ann:s3cret@prefect.example/deployments\n"  # as `prefect deploy` does
+    done = SimpleNamespace(returncode=code, stdout=said, stderr="")
+    monkeypatch.setattr(keeper, "subprocess", SimpleNamespace(run=lambda *_, **__: done, DEVNULL=None))
+    kept = StandIn(tmp_path)
+    with suppress(KgqaError) if code == 0 else pytest.raises(KgqaError, match=r"https://\*\*\*@prefect") as raised:
+        kept._deploy()
+    assert code == 0 or "s3cret" not in str(raised)
+    assert "s3cret" not in kept.services.log("deployments").read_text(encoding="utf-8")
+
+
 def test_what_the_keeper_starts_asks_no_proxy_for_servers_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
