@@ -159,9 +159,13 @@ class StageTasks:
 
 
 def mark_crashed(flow_run_id: str) -> None:
-    """Let Prefect know that a flow's run, and what it was doing, ended with its process; a failure is a warning."""
+    """Let Prefect know that a flow's run, and what it was doing, ended with its process.
+
+    Raises KgqaError, after a warning, where Prefect does not answer now.
+    """
     from uuid import UUID
 
+    from httpx import HTTPStatusError, TransportError
     from prefect import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
     from prefect.exceptions import ObjectNotFound
@@ -184,6 +188,10 @@ def mark_crashed(flow_run_id: str) -> None:
         from tasks.mlflow_store import mask
 
         _log.warning("Prefect was not told that run %s was killed: %s", flow_run_id, mask(str(problem)))
+        # What it refuses for good must not keep the note of the run from MLflow.
+        busy = isinstance(problem, HTTPStatusError) and problem.response.is_server_error
+        if busy or isinstance(problem, TransportError):
+            raise KgqaError("Prefect does not answer") from problem
 
 
 @contextmanager
