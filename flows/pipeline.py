@@ -314,7 +314,8 @@ def sweep(path: Path, overrides: list[str]) -> SweepSummary:
     first = plan.points[0].config
     end_killed(plan.home, mark_crashed)
     rows, built = [], {}
-    with noted(plan.home, replace(describe_run(first), config_name=plan.name), tracked=False) as note:
+    run = replace(describe_run(first), name=run_name(plan.name, time.time()), config_name=plan.name)
+    with noted(plan.home, run, tracked=False) as note:
         for number, point in enumerate(plan.points, start=1):
             _log.info("run %d of %d: %s", number, len(plan.points), point.label)
             outcomes = run_point(point)
