@@ -28,6 +28,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.caps import CapReached, capped, spent_folder
 from tasks.garbage import note_run
 from tasks.logs import OURS
+from tasks.mlflow_store import mask
 from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, noted
 from tasks.release import releases_of, resolve_start, starts_from_release, without_start
@@ -122,7 +123,7 @@ def make(
                     pipeline, parent = open_started(asked)
                 if train_on and isinstance(config, Path) and lacks_explorer(pipeline):
                     caps.check("explorer")  # what was spent by now is known there
-                    train_in_pool(config, train_on, run.id)
+                    train_in_pool(config, train_on, home=home, counts_for=run.id)
                     caps.check("explorer")
                 goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
                 outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))
@@ -180,7 +181,7 @@ def show_results(name: str, shown: Published | None, markdown: str, **how: str) 
     try:
         write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
     except Exception as problem:  # Prefect is away or busy: the results are in the artifacts
-        _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, problem)
+        _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, mask(str(problem)))
 
 
 @flow(name="make_stages", flow_run_name=name_run, persist_result=False)
@@ -313,7 +314,8 @@ def sweep(path: Path, overrides: list[str]) -> SweepSummary:
     first = plan.points[0].config
     end_killed(plan.home, mark_crashed)
     rows, built = [], {}
-    with noted(plan.home, replace(describe_run(first), config_name=plan.name), tracked=False) as note:
+    run = replace(describe_run(first), name=run_name(plan.name, time.time()), config_name=plan.name)
+    with noted(plan.home, run, tracked=False) as note:
         for number, point in enumerate(plan.points, start=1):
             _log.info("run %d of %d: %s", number, len(plan.points), point.label)
             outcomes = run_point(point)

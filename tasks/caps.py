@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -77,13 +77,15 @@ class Caps:
         """Say what this process has spent, and return what each of the others has."""
         if self._file is None:
             return []
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._file, own)
-        return [
-            tuple(json.loads(file.read_text(encoding="utf-8")))
-            for file in self._file.parent.glob("*.json")
-            if file != self._file
-        ]
+        with suppress(FileNotFoundError):  # the run whose folder it is ended just now, and removed it
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, own)
+            return [
+                tuple(json.loads(file.read_text(encoding="utf-8")))
+                for file in self._file.parent.glob("*.json")
+                if file != self._file
+            ]
+        return []
 
 
 def spent_folder(home: Path, run_id: str) -> Path:

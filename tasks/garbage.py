@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json, written_whole
 from kgqa_core.errors import InputError, KgqaError, nearest, shorten
@@ -115,7 +116,7 @@ def collect(home: Path, found: Iterable[Garbage]) -> int:
         if one.kind == "release" and champion_of(Releases(home, one.path.parent.name).moves()) == one.path.name:
             continue  # somebody promoted it since it was found
         if one.path.is_dir():
-            gone = one.path.with_name(f".{one.path.name}.gc.partial")  # at once, so that nobody sees half of it
+            gone = one.path.with_name(f".{one.path.name}.{uuid4().hex[:12]}.partial")  # at once: nobody sees half of it
             one.path.rename(gone)
             shutil.rmtree(gone)
             freed += one.bytes

@@ -125,9 +125,9 @@ class Keeper:
         done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         log = self.services.log("deployments")
         log.parent.mkdir(parents=True, exist_ok=True)  # where the servers are somebody else's, it is the first
-        log.write_text(done.stdout + done.stderr, encoding="utf-8")
+        log.write_text(mask(done.stdout + done.stderr), encoding="utf-8")  # it shows addresses of Prefect's UI
         if done.returncode:
-            said = (done.stderr or done.stdout).splitlines()[-LOG_LINES_SHOWN:]
+            said = mask(done.stderr or done.stdout).splitlines()[-LOG_LINES_SHOWN:]
             raise KgqaError("\n".join([*said, f"{self.services.deployments} cannot be deployed"]))
 
     def keep(self) -> None:

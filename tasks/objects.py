@@ -97,6 +97,9 @@ def fetch(local: Path, home: Path, progress: Callable[[str, int, int], None]) ->
             store, known, done = open_store(scheme), known_files(unit), 0
             objects = {unit / scheme / one.path: one for one in _objects(store, key, address)}
             total = sum(one.size for one in objects.values())
+            for path in {*local.rglob("*"), *unit.rglob(".*.partial")} - {*objects}:  # a killed fetch left the latter
+                if not path.is_dir():
+                    path.unlink()
             for path, one in objects.items():
                 name, there = f"{scheme}://{one.path}", [_version(store, one.path), one.size, one.mtime_ns]
                 if known.get(name) != [*there, *_facts(path)]:
@@ -105,9 +108,6 @@ def fetch(local: Path, home: Path, progress: Callable[[str, int, int], None]) ->
                     known[name] = [*there, *_facts(path)]
                     write_json(unit / NOTE, {"files": known})
                 done += one.size
-            for path in {*local.rglob("*")} - {*objects}:
-                if not path.is_dir():
-                    path.unlink()
     except OSError as problem:
         cure = cure_of(problem, home) or "Check the disk and its permissions"
         raise ArtifactError(f"{address}: cannot be kept in {unit}: {problem.strerror or problem}. {cure}") from problem

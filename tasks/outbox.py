@@ -94,7 +94,10 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
             yield held
         except BaseException as problem:
             status = "FAILED" if isinstance(problem, Exception) else "KILLED"
-            error = mask(f"{type(problem).__name__}: {problem}")[:ERROR_CHARACTERS]
+            said = f"{type(problem).__name__}: {problem}".encode(
+                errors="backslashreplace"
+            ).decode()  # a name in Latin-1
+            error = mask(said)[:ERROR_CHARACTERS]
             raise
         finally:
             ended = replace(held.note.run, status=status, error=error, ended_ms=round(time.time() * 1000))
@@ -192,6 +195,7 @@ def end_killed(home: Path, tell: Callable[[str], None]) -> list[str]:
     """Give an end to the notes of runs that were killed; return their ids.
 
     ``tell`` is called with each before, unless another process is at work on that run: Prefect started it once more.
+    Where it raises OSError or KgqaError, that note waits for the next look.
     """
     ended = []
     for note in _locked_dead(home):

@@ -7,7 +7,6 @@ configuration reads: their sizes and times, never their content.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -21,7 +20,7 @@ from typing import Any
 import yaml
 
 from kgqa_core.addresses import STORES
-from kgqa_core.artifacts import hash_json, write_json
+from kgqa_core.artifacts import hash_json, read_note, write_json
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, KgqaError, shorten
 
@@ -48,28 +47,31 @@ class Poller:
 
     def __init__(self, home: Path, deployments: Path, emit: Callable[[dict[str, Any]], None]) -> None:
         """``emit`` hands an event to Prefect; where it raises, the event is emitted at the next poll."""
-        self._known, self._deployments, self._emit = home / KNOWN, deployments, emit
+        self._note, self._deployments, self._emit = home / KNOWN, deployments, emit
         self._last: dict[str, str] = {}
+        self._known: dict[str, str] = {}  # as the note, which a full disk may not take
         self._said: set[str] = set()
 
     def poll(self) -> list[str]:
         """Look once; return the datasets whose event was emitted. What is there at the very first look is known."""
-        known, ready = dict[str, str](), []
-        with suppress(OSError, ValueError):
-            known = json.loads(self._known.read_text(encoding="utf-8"))
-        for config, dataset, files in self._watched():
-            state, of = state_of(files), str(config)  # two configurations may give one dataset different files
-            now = hash_json(state)
-            stable, self._last[of] = self._last.get(of) == now, now
-            if known.get(of) == now or (of in known and not (stable and all(state.values()))):
-                continue
-            if of in known:
-                _log.info("the dump of %s is new: %s", dataset, ", ".join(map(str, files)))
-                self._emit(event_of(dataset, config, files))
-                ready.append(dataset)
-            known[of] = now
-            self._known.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._known, known)
+        noted, ready = read_note(self._note), []
+        self._known = known = {**noted, **self._known}
+        try:
+            for config, dataset, files in self._watched():
+                state, of = state_of(files), str(config)  # two configurations may give one dataset different files
+                now = hash_json(state)
+                stable, self._last[of] = self._last.get(of) == now, now
+                if known.get(of) == now or (of in known and not (stable and all(state.values()))):
+                    continue
+                if of in known:
+                    _log.info("the dump of %s is new: %s", dataset, ", ".join(map(str, files)))
+                    self._emit(event_of(dataset, config, files))
+                    ready.append(dataset)
+                known[of] = now
+        finally:
+            if known != noted:
+                self._note.parent.mkdir(parents=True, exist_ok=True)
+                write_json(self._note, known)
         return ready
 
     def _watched(self) -> Iterator[tuple[Path, str, list[Path]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ R = TypeVar("R")
 
 IO_RETRIES = 2
 TRAINING = "train_explorer/train"  # the deployment by which another pool trains
+POOL_SECONDS = 5.0  # between two looks at that training
 _log = logging.getLogger(__name__)
 
 
@@ -157,9 +159,13 @@ class StageTasks:
 
 
 def mark_crashed(flow_run_id: str) -> None:
-    """Let Prefect know that a flow's run, and what it was doing, ended with its process; a failure is a warning."""
+    """Let Prefect know that a flow's run, and what it was doing, ended with its process.
+
+    Raises KgqaError, after a warning, where Prefect does not answer now.
+    """
     from uuid import UUID
 
+    from httpx import HTTPStatusError, TransportError
     from prefect import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
     from prefect.exceptions import ObjectNotFound
@@ -182,6 +188,10 @@ def mark_crashed(flow_run_id: str) -> None:
         from tasks.mlflow_store import mask
 
         _log.warning("Prefect was not told that run %s was killed: %s", flow_run_id, mask(str(problem)))
+        # What it refuses for good must not keep the note of the run from MLflow.
+        busy = isinstance(problem, HTTPStatusError) and problem.response.is_server_error
+        if busy or isinstance(problem, TransportError):
+            raise KgqaError("Prefect does not answer") from problem
 
 
 @contextmanager
@@ -230,34 +240,49 @@ def only_process(home: Path, run_id: str) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
-def train_in_pool(config: Path, pool: str, counts_for: str | None = None) -> None:
+def train_in_pool(config: Path, pool: str, *, home: Path, counts_for: str | None = None) -> None:
     """Let a worker of another pool train a run's explorers, in this home; where none would, warn and do nothing.
 
     ``counts_for``: the run whose caps it has a share in. Raises CapReached where it takes more than it may, KgqaError
-    where it does not end well otherwise.
+    where it does not end well otherwise, such as with its process.
     """
     from prefect import get_client
     from prefect.deployments import run_deployment
     from prefect.exceptions import ObjectNotFound
+    from prefect.states import Cancelled
 
     from tasks.caps import CapReached
+    from tasks.outbox import end_killed
 
-    workers, its_pool = [], None
-    with get_client(sync_client=True) as client:
+    def has_worker() -> bool:
         with suppress(ObjectNotFound):
             client.read_work_pool(pool)
-            workers = client.read_workers_for_work_pool(pool)
+            return any(worker.status == "ONLINE" for worker in client.read_workers_for_work_pool(pool))
+        return False
+
+    nobody = f"no worker of the pool {pool} is alive: the explorers are trained here"
+    with get_client(sync_client=True) as client:
+        if not has_worker():
+            _log.warning(nobody)
+            return
+        its_pool = None
         with suppress(ObjectNotFound):
             its_pool = client.read_deployment_by_name(TRAINING).work_pool_name
-    if not any(worker.status == "ONLINE" for worker in workers):
-        _log.warning("no worker of the pool %s is alive: the explorers are trained here", pool)
-        return
-    if its_pool != pool:  # it would wait there for a worker, perhaps for ever
-        _log.warning("%s is of the pool %s, not of %s: the explorers are trained here", TRAINING, its_pool, pool)
-        return
-    run = run_deployment(TRAINING, parameters={"config": str(config), "counts_for": counts_for})
-    if run.state is None or not run.state.is_completed():
-        _, capped, why = str(run.state and run.state.message).partition(f"{CapReached.__name__}: ")
+        if its_pool != pool:  # it would wait there for a worker, perhaps for ever
+            _log.warning("%s is of the pool %s, not of %s: the explorers are trained here", TRAINING, its_pool, pool)
+            return
+        run = run_deployment(TRAINING, parameters={"config": str(config), "counts_for": counts_for}, timeout=0)
+        while run.state is None or not run.state.is_final():
+            time.sleep(POOL_SECONDS)
+            end_killed(home, mark_crashed)  # nobody else may look after what that machine lost
+            run = client.read_flow_run(run.id)
+            begun = run.state is not None and not (run.state.is_scheduled() or run.state.is_pending())
+            if not begun and not has_worker():  # the last one is gone since, and may never come back
+                client.set_flow_run_state(run.id, Cancelled(message=nobody), force=True)
+                _log.warning(nobody)
+                return
+    if not run.state.is_completed():
+        _, capped, why = str(run.state.message).partition(f"{CapReached.__name__}: ")
         if capped:
             raise CapReached(why)
         raise KgqaError(

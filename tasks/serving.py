@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 POLL_SECONDS = 1.0  # between two looks at who is champion
-RETRY_SECONDS = 30.0  # after one that could not be opened
+RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
 MAX_ROWS = 1000  # of a request
 _log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class ChampionServer:
                 self.look()
             except Exception as problem:  # a damaged note of moves
                 _log.error("cannot see who is champion, %s goes on: %s", self.now.release.id, problem)
+                time.sleep(RETRY_SECONDS)
 
 
 def make_app(server: ChampionServer) -> FastAPI:
@@ -110,7 +111,7 @@ def make_app(server: ChampionServer) -> FastAPI:
     from fastapi import FastAPI
     from fastapi.responses import Response
 
-    def health() -> dict[str, str]:
+    async def health() -> dict[str, str]:  # of no thread: those may all wait for answers
         return {"status": "ok", "release": server.now.release.id}
 
     def invocations(asked: Request) -> Any:

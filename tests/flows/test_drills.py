@@ -99,10 +99,10 @@ def test_a_second_process_of_a_run_that_is_at_work_ends_and_leaves_its_state(
 
 
 def test_without_a_live_worker_of_a_pool_nothing_is_trained_there(
-    server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", server)
     logging.getLogger("tasks").addHandler(caplog.handler)  # Prefect takes away those of the root
-    train_in_pool(CONF, "kgqa-nobody")
+    train_in_pool(CONF, "kgqa-nobody", home=tmp_path)
     logging.getLogger("tasks").removeHandler(caplog.handler)
     assert "no worker of the pool kgqa-nobody is alive: the explorers are trained here" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 
@@ -87,3 +89,21 @@ def test_planted_secrets_are_found_nowhere_whatever_the_server_replies(
     for secret in (KEY, PASSWORD):
         assert places_of(secret, used_home) == []
         assert secret[:14] not in said + failed
+
+
+def test_a_prefect_that_refuses_the_results_is_logged_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flows import pipeline
+
+    said = list[logging.LogRecord]()
+
+    def refuse(*_: str, **__: str) -> None:
+        asked = httpx.Request("POST", "https://ann:s3cret@prefect.example/api/artifacts/")
+        httpx.Response(401, request=asked).raise_for_status()
+
+    monkeypatch.setattr(pipeline, "write_results_artifact", refuse)
+    monkeypatch.setattr(logging.getLogger("flows.pipeline"), "handle", said.append)  # Prefect takes the root's away
+    pipeline.show_results("rivers", None, "| hits1 |")
+    (line,) = [record.getMessage() for record in said]
+    assert "Prefect does not show the results: HTTPStatusError" in line and "https://***@prefect.example" in line

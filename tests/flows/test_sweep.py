@@ -25,6 +25,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
+from tasks.outbox import read_ended
 from tasks.sweep import read_document
 from tasks.sweep_points import read_sweep, show_value
 from tests.conftest import TINY_RUN
@@ -91,6 +92,8 @@ def test_a_sweep_over_the_walk_trains_nothing_and_shows_what_it_costs(done: flow
     edges = [point["figures"]["answer.edges_per_question"]["mean"] for point in found["points"]]
     assert edges == sorted(edges)
     assert edges[0] < edges[-1]
+    ended = read_ended(done.artifact.folder.parents[2])
+    assert ended[-1]["name"].startswith("budgets 2")  # as in Prefect, and not as its first run
 
 
 def test_tables_and_plots_hold_every_explorer_point_and_curve_and_one_of_nothing_is_left_out(

@@ -89,6 +89,21 @@ def test_a_training_in_another_pool_and_its_retraining_are_held_to_one_sum(
     assert not shared.exists()
 
 
+def test_a_training_goes_on_whose_retraining_ends_while_it_says_what_it_spent(
+    spent: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(path: Path, _: object) -> None:  # the folder, between two lines of the training's process
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(caps, "write_json", removed)
+    with capped(GateSection(max_cpu_hours=2), tmp_path / "run", keep=True) as training:
+        spent.cpu += HOUR
+        training.check("explorer-seed0")
+        spent.cpu += 1.1 * HOUR
+        with pytest.raises(CapReached, match="it takes more than 2 CPU hours"):  # its own hours still count
+            training.check("explorer-seed0")
+
+
 @pytest.mark.parametrize("section", [None, GateSection()])
 def test_without_a_cap_nothing_stops(spent: SimpleNamespace, section: GateSection | None) -> None:
     with capped(section) as found:

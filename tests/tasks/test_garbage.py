@@ -200,6 +200,15 @@ def test_a_half_made_release_takes_no_place_of_the_last_ones(tmp_path: Path) -> 
     assert paths(tmp_path) == ["releases/kgqa-x/aaaa"]
 
 
+def test_what_a_killed_gc_left_stops_none_of_what_was_made_again(tmp_path: Path) -> None:
+    folder = make(tmp_path, "graph", 1).folder
+    left = folder.with_name(f".{folder.name}.gc.partial")  # half-deleted, before a run made it anew
+    shutil.copytree(folder, left)
+    os.utime(left, (time.time() - 7200,) * 2)
+    collect(tmp_path, find_garbage(tmp_path, last=1, days=0))
+    assert not [*folder.parent.iterdir()]
+
+
 def test_of_artifacts_of_one_content_those_that_are_named_count(home: Path) -> None:
     """Whatever their fingerprints: the same questions linked in an old graph would keep it."""
     graphs = [make(home, "graph", number) for number in range(4)]

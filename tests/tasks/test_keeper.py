@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -150,6 +151,20 @@ def test_a_server_with_a_password_is_asked_with_it_and_the_password_is_in_no_log
         kept._attempt(kept.give_again)
     assert caplog.text.count("cannot look after services") == 2
     assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_prefect_says_of_deployments_is_kept_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    said = "View Deployment in UI: https://ann:s3cret@prefect.example/deployments\n"  # as `prefect deploy` does
+    done = SimpleNamespace(returncode=code, stdout=said, stderr="")
+    monkeypatch.setattr(keeper, "subprocess", SimpleNamespace(run=lambda *_, **__: done, DEVNULL=None))
+    kept = StandIn(tmp_path)
+    with suppress(KgqaError) if code == 0 else pytest.raises(KgqaError, match=r"https://\*\*\*@prefect") as raised:
+        kept._deploy()
+    assert code == 0 or "s3cret" not in str(raised)
+    assert "s3cret" not in kept.services.log("deployments").read_text(encoding="utf-8")
 
 
 def test_what_the_keeper_starts_asks_no_proxy_for_servers_on_this_machine(
@@ -338,3 +353,26 @@ def test_a_dump_that_is_gone_is_not_ready_and_one_that_prefect_was_not_told_of_i
         dumps.polls(1)
     dumps.away = False
     assert dumps.polls(2) == 1
+
+
+def test_a_disk_that_takes_no_note_has_no_dump_told_of_at_each_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a rebuild would start once a minute for as long as the disk is full."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    dumps = Dumps(tmp_path)
+    dumps.polls(2)
+    dumps.add("b.tsv", "x\ty\tz\n")
+    dumps.polls(1)
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.poller.write_json", full)
+        for _ in range(3):
+            with suppress(OSError):
+                dumps.polls(1)
+    dumps.polls(1)
+    dumps.start_again()
+    assert dumps.polls(3) == 0
+    assert len(dumps.emitted) == 1

@@ -178,6 +178,16 @@ def test_what_changes_while_it_is_fetched_is_not_used(
     assert local.read_bytes() == bucket.get("x")
 
 
+def test_what_a_killed_fetch_left_is_gone_before_the_next_one_needs_the_space(bucket: Bucket, own_home: Path) -> None:
+    bucket.put("x", b"12")
+    local = place(bucket.address("x"), own_home)
+    local.parent.mkdir(parents=True)
+    rubble = local.with_name(".x.0123456789ab.partial")
+    rubble.write_bytes(b"1")
+    objects.fetch(local, own_home, lambda *told: told if not rubble.exists() else pytest.fail("it is there still"))
+    assert local.read_bytes() == b"12" and not [*own_home.rglob("*.partial")]
+
+
 @pytest.mark.parametrize("name", ["../../x", "a/../x"])
 def test_a_name_that_can_be_no_files_is_refused(bucket: Bucket, own_home: Path, name: str) -> None:
     client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])

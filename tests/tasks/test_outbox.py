@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from tasks import outbox
 from tasks.outbox import end_killed, noted, waiting
-from tasks.runtime import only_process
+from tasks.runtime import mark_crashed, only_process
 from tasks.tracking import publish
 from tests.conftest import Start
 from tests.tasks.published import (
@@ -111,6 +114,28 @@ def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> No
     (home / "outbox" / "0000000000001-x.json").write_text("{")
     assert len(waiting(home)) == 3
     assert (home / "outbox" / "0000000000001-x.unreadable").exists()
+
+
+def test_an_error_that_quotes_half_a_character_is_the_one_that_is_raised_and_noted(home: Path) -> None:
+    with pytest.raises(ValueError, match="no file"), noted(home, a_run(1), tracked=True):
+        raise ValueError("no file caf\udce9.tsv")  # a name in Latin-1, as Python reads it
+    assert [(note.run.status, note.run.error) for note in waiting(home)] == [
+        ("FAILED", r"ValueError: no file caf\udce9.tsv")
+    ]
+    assert outbox.read_ended(home)[0]["status"] == "FAILED"
+
+
+def test_a_killed_run_that_prefect_cannot_be_told_of_now_is_told_of_later(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = replace(a_run(1), id=str(uuid4()), status="RUNNING")
+    outbox.write(home, outbox.Note(run, tracked=True))  # its lock is free
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
+        assert end_killed(home, mark_crashed) == waiting(home) == []
+    assert f"Prefect was not told that run {run.id} was killed" in caplog.text
+    told_of: list[str] = []
+    assert end_killed(home, told_of.append) == told_of == [run.id]
+    assert [note.run.status for note in waiting(home)] == ["KILLED"]
 
 
 def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

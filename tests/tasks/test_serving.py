@@ -11,7 +11,8 @@ import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
@@ -108,6 +109,49 @@ def test_a_champion_that_cannot_be_opened_leaves_the_old_one_answering(
     found.move("promoted", third.id, "on call: at once, though the broken one is tried again later")
     server.look()
     assert server.now.release.id == third.id
+
+
+def test_the_health_is_told_while_more_requests_wait_than_there_are_threads() -> None:
+    free, num_requests = threading.Event(), 60
+
+    def answer(rows: list[Row]) -> list[dict[str, Any]]:
+        assert free.wait(60)
+        return []
+
+    now = SimpleNamespace(release=SimpleNamespace(id="r1"), answer=answer)
+    asked = {"inputs": [{"question": QUESTION}]}
+    with (
+        TestClient(make_app(cast("ChampionServer", SimpleNamespace(now=now)))) as client,
+        ThreadPoolExecutor(num_requests + 1) as clients,
+    ):
+        waiting = [clients.submit(client.post, "/invocations", json=asked) for _ in range(num_requests)]
+        time.sleep(1)
+        try:
+            health = clients.submit(client.get, "/health").result(timeout=10)
+        finally:
+            free.set()
+        assert health.json() == {"status": "ok", "release": "r1"}
+        assert {one.result().status_code for one in waiting} == {200}
+
+
+def test_a_note_of_moves_that_stays_damaged_is_not_logged_every_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waited = list[float]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if sum(waited) > 120:
+            raise KeyboardInterrupt
+
+    releases = Releases(tmp_path, "kgqa-x")
+    releases.folder.mkdir(parents=True)
+    (releases.folder / "moves.json").write_text("{")
+    monkeypatch.setattr("tasks.serving.time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr("tasks.serving.open_release", lambda _: SimpleNamespace(release=SimpleNamespace(id="r1")))
+    with pytest.raises(KeyboardInterrupt):
+        ChampionServer(releases).keep_looking()
+    assert 1 <= caplog.text.count("cannot see who is champion, r1 goes on") <= 5
 
 
 def test_a_question_that_is_no_text_costs_the_others_no_answer(releases: tuple[Releases, Release, Release]) -> None:
