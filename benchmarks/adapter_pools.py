@@ -223,7 +223,7 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
 
 
 def world_pools(world: World, prompts: Prompts, share: float) -> Iterator[Example]:
-    """Yield examples of reason for a share of a world's questions, pools as of a retriever."""
+    """Yield examples of reason for a share of the questions that teach in a world, pools as of a retriever."""
     behind = defaultdict[str, list[str]](list)
     for head, label, tail in world.triples:
         for name in (label, *world.alike[label]):
@@ -232,7 +232,7 @@ def world_pools(world: World, prompts: Prompts, share: float) -> Iterator[Exampl
     names = Names(dict(behind), set(), sorted({name for every in behind.values() for name in every}))
     asked = [_asked_of_world(row, world) for row in world.questions]
     chains = [one.chain for one in asked]
-    for one in asked:
+    for one in asked[world.num_dev :]:
         chance = random.Random(one.id)
         if chance.random() < share:
             yield _reason_example(one, *draw_pool(one, chains, names, chance, SAID_TWICE), prompts, "train")

@@ -206,6 +206,11 @@ class World:
     questions: list[dict[str, Any]]  # as in a file of questions
     alike: dict[str, list[str]]  # label -> what else its relation could be called, spelled alike
 
+    @property
+    def num_dev(self) -> int:
+        """Return how many of its questions, the first, do not teach."""
+        return len(self.questions) // 10
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -335,7 +340,7 @@ def write_worlds(out: Path, worlds: Iterator[tuple[str, World]], split: str) -> 
         (folder / "questions").mkdir(parents=True, exist_ok=True)
         lines = ["\t".join(triple) for triple in world.triples]
         (folder / "triples.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        cut = len(world.questions) // 10 if split == "train" else 0
+        cut = world.num_dev if split == "train" else 0
         for part, rows in (("dev", world.questions[:cut]), (split, world.questions[cut:])):
             if rows:
                 text = "".join(f"{json.dumps(row)}\n" for row in rows)

@@ -7,13 +7,13 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from kgqa_core.addresses import address_path
+from kgqa_core.addresses import resolve_input, resolve_path
 from kgqa_core.errors import ConfigError, shorten, with_nearest
 from kgqa_core.profiles import PROFILES, USES, Profile, label_of_iri
 from kgqa_core.types import Split
@@ -27,55 +27,10 @@ SHIPPED = Path(__file__).parent / "lm" / "shipped"
 
 MAX_NUMBER, MAX_SEED = 2**31 - 1, 2**63 - 1  # of any setting; of seeds and numbers of bytes
 SIZE = r"([0-9]{1,9}(?:\.[0-9]+)?)\s?([KMGT])(i?)B"
-VARIABLES = ("KGQA_DATA", "KGQA_HOME")  # what paths may hold as ${...}
-LOCAL = "a file beside the configuration, with the keys data and home"
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """What the paths of a file mean: given to pydantic as the context in which the file is read."""
-
-    folder: Path  # relative paths start here
-    variables: Mapping[str, str]  # of VARIABLES, those that are set
-
-
-class TextOf(str):
-    """A text that another file than the one that is read gave: if it is a path, it starts in that file's folder."""
-
-    folder: Path
-
-
-def _input(given: Any, info: ValidationInfo) -> Any:
-    return (isinstance(given, str) and address_path(given)) or _resolved(given, info)
-
-
-def _resolved(given: Any, info: ValidationInfo) -> Any:
-    places = info.context
-    if not isinstance(places, Places) or not isinstance(given, str):
-        return given
-    address_path(given, legal=False)
-    if not given:  # else it would be the folder of the file
-        raise ValueError("must be a path")
-    if given.startswith("models:/"):  # a release, which is found when a run starts
-        return Path(given)
-
-    def fill(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in VARIABLES:
-            raise ValueError(f"unknown variable {shorten(name)}; legal: {with_nearest(name, VARIABLES)}")
-        if name not in places.variables:
-            raise ValueError(f"needs {name}, which is not set: set it in the environment, or in local.yaml ({LOCAL})")
-        return places.variables[name]
-
-    try:
-        path = Path(re.sub(r"\$\{([^}]*)\}", fill, given)).expanduser()
-    except RuntimeError as problem:  # "~name" of nobody here
-        raise ValueError(f"{problem}; give a full path") from None
-    return getattr(given, "folder", places.folder) / path
 
 
 def _adapter(given: Any, info: ValidationInfo) -> Any:
-    return SHIPPED if given == "shipped" else _resolved(given, info)
+    return SHIPPED if given == "shipped" else resolve_path(given, info)
 
 
 def _must(legal: Callable[[Any], object], be: str) -> Callable[[Any], Any]:
@@ -130,8 +85,8 @@ _are_distinct = AfterValidator(
 )
 
 # strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
-FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_resolved)]
-InputPath = Annotated[Path, Field(strict=False), BeforeValidator(_input)]  # or an address, as address_path returns it
+FilePath = Annotated[Path, Field(strict=False), BeforeValidator(resolve_path)]
+InputPath = Annotated[Path, Field(strict=False), BeforeValidator(resolve_input)]  # or an address
 AdapterPath = Annotated[Path, Field(strict=False), BeforeValidator(_adapter)]  # in peft's format; shipped: see SHIPPED
 Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), _are_distinct]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), _are_distinct]

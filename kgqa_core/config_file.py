@@ -14,9 +14,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from kgqa_core.addresses import address_path
+from kgqa_core.addresses import VARIABLES, Places, TextOf, address_path
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import CONF, VARIABLES, FilePath, Places, Section, TextOf
+from kgqa_core.config_base import CONF, FilePath, Section
 from kgqa_core.errors import ConfigError, did_you_mean, nearest_beside, shorten, with_nearest
 
 LOCAL_FILE = "local.yaml"
@@ -25,12 +25,8 @@ MAX_PROBLEMS = 2
 MAX_DEPTH = 30  # of values in a configuration
 MAX_BYTES = 2**18  # of a configuration file
 PLAINER = {"tuple_type": "must be a list", "path_type": "must be a path", "dict_type": "must be a mapping"}
-NO_YAML = (
-    ValueError,
-    LookupError,
-    AttributeError,
-    yaml.YAMLError,
-)  # the first three: a tag such as !!bool, and no bool
+# A tag such as !!bool before what is no bool raises one of the first three, so does a date such as 2026-13-45.
+NO_YAML = (ValueError, LookupError, AttributeError, yaml.YAMLError)
 S = TypeVar("S", bound=Section)
 
 
@@ -137,7 +133,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {shorten(str(path))}{nearest_beside(path)}") from None
-    except (OSError, *NO_YAML) as problem:  # ValueError: a date such as 2026-13-45, a null in a path
+    except (OSError, *NO_YAML) as problem:  # ValueError: a null in a path, too
         raise ConfigError(f"{path} is no readable YAML: {' '.join(str(problem).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must be a mapping of sections, not {shorten(raw)}")

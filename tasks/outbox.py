@@ -94,9 +94,8 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
             yield held
         except BaseException as problem:
             status = "FAILED" if isinstance(problem, Exception) else "KILLED"
-            said = f"{type(problem).__name__}: {problem}".encode(
-                errors="backslashreplace"
-            ).decode()  # a name in Latin-1
+            said = f"{type(problem).__name__}: {problem}"
+            said = said.encode(errors="backslashreplace").decode()  # a file's name in Latin-1 holds half a character
             error = mask(said)[:ERROR_CHARACTERS]
             raise
         finally:

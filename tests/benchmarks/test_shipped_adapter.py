@@ -69,7 +69,7 @@ def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_o
 def test_pools_of_a_world_say_one_thing_by_several_labels_of_a_relation() -> None:
     relations = read_worlds()["vines"]
     world = draw_world(relations, "vines", 60)
-    asked = {row["id"]: row for row in world.questions}
+    asked = {row["id"]: row for row in world.questions[6:]}  # the first tenth is dev
     several = 0
     for example in world_pools(world, read_prompts(None), 1.0):
         row = asked.pop(example.question_id)

@@ -333,9 +333,7 @@ def test_it_is_as_sure_as_its_plan_is_probable_among_all_even_those_that_lead_no
     doubted = run(forty, "born", ["starred born_in"], sure, Fusion(0.1, "lm"), model.on("plan", scores=(-0.01, -5.0)))
     assert answers(forty, doubted) == ["Port Amber", "Westerby"]  # the explorer's, by the plan that is less probable
     assert doubted.confidence == pytest.approx(1 - doubted.calls[-1].confidence)
-    silent = run(
-        forty, "born", ["starred born_in"], APART, PLANNER
-    )  # this planner does not say: among those that exist
+    silent = run(forty, "born", ["starred born_in"], APART, PLANNER)  # does not say: among those that exist
     assert silent.confidence == pytest.approx(1 / (1 + math.exp(-2.9)))
     assert run(forty, "born", ["born_in", "starred born_in"], [], PLANNER).confidence == 0.5  # no plan: the explorer's
 
