@@ -15,6 +15,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from kgqa_core.artifacts import hash_file, written_whole
 from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import read_supervision
 from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.examples import Source, make_examples, write_examples
@@ -36,12 +38,14 @@ from kgqa_core.instructions.types import Example
 from kgqa_core.lm.gguf import FILE, SHA256, find_packaged, write_folder
 from kgqa_core.lm.tune import tune
 from kgqa_core.lm.tune_data import TuneJob
+from kgqa_core.planners.dense import EncoderPlanner, steps_around
 from kgqa_core.planners.evaluate import PATHS_FILE
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ensure import ensure
-from kgqa_core.run.open import path_constraints, search_graph, taught
+from kgqa_core.run.open import encode_all, path_constraints, search_graph, taught
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.types import Split
+from kgqa_core.systems.answering import PlanSource
+from kgqa_core.types import LabelPath, Question, Split
 
 SYNONYMS = {
     "directed_by": "director,film.film.directed_by,wasDirectedBy,helmed by,movie.directed_by",
@@ -102,10 +106,12 @@ LICENCES = {
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
 WEBQSP = {"reason": 0.12, "choose": 0.015, "plan": 0.03}
-WORLDS = {"reason": 0.65, "choose": 0.05, "plan": 0.15, "score_relations": 0.03}
-WORLD_POOLS = 0.25  # share of their questions with a pool as of a retriever
-WORLD_QUESTIONS = 24  # of each draw
-PASS = 6  # each draws other questions
+WORLDS = {"reason": 0.55, "choose": 0.05, "plan": 0.15, "score_relations": 0.03}
+WORLD_POOLS = 0.2  # share of their questions with a pool as of a retriever
+WORLD_QUESTIONS = 18  # of each draw
+PROPOSED = {"metaqa-joint": 0.3, "demo": 0.3, "worlds": 0.6}  # share of the questions whose plans the encoder proposes
+NUM_PROPOSED = 12  # at most
+PASS = 7  # each draws other questions
 
 
 def renamed(example: Example) -> Example:
@@ -133,9 +139,16 @@ def renamed(example: Example) -> Example:
 
 
 def graph_examples(
-    conf: Path, shares: dict[str, float], per_hop: dict[Split, int], rename: Callable[[Example], Example] = renamed
+    conf: Path,
+    shares: dict[str, float],
+    per_hop: dict[Split, int],
+    proposing: float,
+    rename: Callable[[Example], Example] = renamed,
 ) -> Iterator[Example]:
-    """Yield the examples of a run's questions, as many of each number of hops."""
+    """Yield the examples of a run's questions, as many of each number of hops.
+
+    A share of them, ``proposing``, reads the plans that the untuned text encoder proposes.
+    """
     run = Pipeline(read_config(conf))
     ensure(run, ["supervision"])
     search = search_graph(run)
@@ -152,7 +165,16 @@ def graph_examples(
             taken[question.hops] += 1
             if taken[question.hops] <= most:
                 chosen.append(question)
-        yield from map(rename, make_examples(source, search.place(chosen), supervision))
+        placed = list(search.place(chosen))
+        proposed = propose(run, search, [one for one in placed if random.Random(f"by {one.id}").random() < proposing])
+        yield from map(rename, make_examples(dataclasses.replace(source, proposed=proposed), placed, supervision))
+
+
+def propose(run: Pipeline, search: SearchGraph, questions: list[Question]) -> dict[str, list[LabelPath]]:
+    """Return the plans that the untuned text encoder proposes for each question, best first."""
+    planner = EncoderPlanner(partial(encode_all, run), steps_around(path_constraints(search)), search.max_hops)
+    plans = PlanSource(planner).prepare(questions, NUM_PROPOSED)
+    return {one.id: [plan.path for plan in found or ()] for one, found in zip(questions, plans, strict=True)}
 
 
 def world_examples(out: Path) -> Iterator[Example]:
@@ -164,7 +186,8 @@ def world_examples(out: Path) -> Iterator[Example]:
         if name != HELD_OUT
     ]
     for conf in write_worlds(out, iter(drawn), "train"):
-        yield from graph_examples(conf, WORLDS, {"train": WORLD_QUESTIONS, "dev": 3}, lambda example: example)
+        per_hop: dict[Split, int] = {"train": WORLD_QUESTIONS, "dev": 3}
+        yield from graph_examples(conf, WORLDS, per_hop, PROPOSED["worlds"], lambda example: example)
     for _, world in drawn:
         yield from world_pools(world, read_prompts(None), WORLD_POOLS)
 
@@ -174,7 +197,7 @@ def write_data(data: Path, out: Path) -> dict[str, int]:
 
     def examples() -> Iterator[Example]:
         for name, shares in (("metaqa-joint", METAQA), ("demo", DEMO)):
-            yield from graph_examples(Path(f"conf/{name}.yaml"), shares, PER_HOP[name])
+            yield from graph_examples(Path(f"conf/{name}.yaml"), shares, PER_HOP[name], PROPOSED[name])
         yield from world_examples(out.with_name("worlds"))
         yield from webqsp_examples(data, read_prompts(None), WEBQSP, PASS)
 
@@ -205,6 +228,7 @@ def run(home: Path) -> None:
         "examples": counts,
         "graph_settings": SETTINGS,
         "questions_per_hop": PER_HOP,
+        "proposed": {"shares": PROPOSED, "most": NUM_PROPOSED},
         "shares": {"metaqa": METAQA, "demo": DEMO, "webqsp": WEBQSP, "worlds": WORLDS},
         "tuning": section.model_dump(mode="json"),
         "report": report.model_dump(mode="json", exclude={"folder"}),

@@ -2,8 +2,9 @@
 
 ``worlds.tsv`` has a line per relation: its types, how many tails a head has at most, labels, and wordings written by
 hand: questions for its tails and for its heads, and what either is called inside a longer question. ``{}`` is the
-topic. A draw of a world takes one label of each relation, one way to spell labels, and new names for all entities. The
-world of ``HELD_OUT`` teaches nothing: with it one sees what an adapter makes of a trade that it never met.
+topic. A draw of a world takes one label of each relation, one way to spell labels, and new names for all entities.
+``world_names.tsv`` says what entities of a type are called: one of a list, a number with its unit, or a made-up word in
+a pattern. The world of ``HELD_OUT`` teaches nothing: with it one sees what an adapter makes of a trade it never met.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from benchmarks.measure import write_section
 from benchmarks.systems import evaluate
 
 FILE = Path(__file__).with_suffix(".tsv")
+NAMES_FILE = FILE.with_name("world_names.tsv")
 HELD_OUT = "software"
 NUM_ENTITIES = 24  # of each type, where the type does not list its names
 MOST_ANSWERS = 20
@@ -32,158 +35,6 @@ SPELLINGS: tuple[Callable[[str, str], str], ...] = (
 FIRST = "Ada,Bela,Cyrus,Dora,Emil,Farah,Goran,Hedda,Ivo,Jana,Kofi,Lena,Milo,Nadia,Otto,Priya,Quinn,Rosa,Sami,Tara"
 LAST = "Abbott,Brandt,Castillo,Dvorak,Eriksen,Fontaine,Grimaldi,Hosoda,Ibrahim,Jansen,Kowalski,Moreau,Nakata"
 SYLLABLES = "ba,be,bri,co,da,del,fen,gar,ho,ja,kel,la,lor,ma,mi,nor,ol,pe,qua,ra,sel,ta,tor,u,va,wen,xi,ya,zu"
-NUMBERS = {  # type -> least, most, unit
-    "year": (1700, 2023, ""),
-    "height": (900, 8000, " m"),
-    "minutes": (2, 11, " minutes"),
-    "seats": (40, 520, " passengers"),
-    "metres": (20, 400, " metres"),
-    "tonnes": (900, 90000, " tonnes"),
-    "years": (2, 90, " years"),
-    "stars given": (1, 5, " stars"),
-    "count": (1, 9, " players"),
-    "degrees": (-60, 3400, " degrees"),
-    "percent": (5, 22, " percent"),
-    "heads": (4000, 9000000, ""),
-    "sum": (2, 900, " million"),
-    "copies": (5000, 900000, " copies"),
-}
-ENDINGS = {  # type -> what its names are made of
-    "river": "{} River",
-    "sea": "{} Sea",
-    "mountain": "Mount {}",
-    "publisher": "{} Press",
-    "novel": "The {} Letters",
-    "band": "The {}s",
-    "label": "{} Records",
-    "song": "{} Song",
-    "album": "{} Nights",
-    "illness": "{} fever",
-    "drug": "{}ol",
-    "firm": "{} Works",
-    "hospital": "{} Clinic",
-    "agency": "{} Space Agency",
-    "eatery": "Chez {}",
-    "street": "{} Street",
-    "party": "{} Party",
-    "law": "{} Act",
-    "treaty": "Treaty of {}",
-    "airline": "{} Air",
-    "airport": "{} Field",
-    "university": "University of {}",
-    "paper": "On {}",
-    "zoo": "{} Zoo",
-    "battle": "Battle of {}",
-    "war": "{} War",
-    "building": "{} Tower",
-    "painting": "{} at Dawn",
-    "ship": "MS {}",
-    "yard": "{} Shipyard",
-    "port": "Port {}",
-    "company": "{} Labs",
-    "program": "{}Pilot",
-    "series": "The {} Files",
-    "channel": "{} TV",
-    "board game": "Lords of {}",
-    "maker": "{} Games",
-    "engine": "{} V8",
-    "compound": "{}ine",
-    "element": "{}ium",
-    "case": "State v. {}",
-    "judge": "Judge {}",
-    "court": "{} District Court",
-    "festival": "Feast of {}",
-    "saint": "Saint {}",
-    "dinosaur": "{}saurus",
-    "museum": "{} Museum",
-    "line": "{} Line",
-    "station": "{} Central",
-    "temple": "Temple of {}",
-    "island": "Isle of {}",
-    "wine": "Chateau {}",
-    "valley": "{} Valley",
-    "estate": "{} Estate",
-    "theatre": "{} Opera House",
-    "park": "{} Gardens",
-    "bank": "{} Bank",
-    "exchange": "{} Exchange",
-    "auditor": "{} & Partners",
-    "storm": "Hurricane {}",
-    "coast": "{} Coast",
-    "envoy": "Count {}",
-    "paper of news": "The {} Herald",
-    "affair": "the {} affair",
-    "mine": "{} Mine",
-    "protein": "{}in",
-    "disorder": "{} syndrome",
-}
-LISTED = {  # type -> its names
-    "tongue": "Aymara,Basque,Czech,Danish,Farsi,Greek,Hausa,Korean,Malay,Tamil",
-    "coin": "krona,peso,rand,dinar,franc,rupee,zloty,baht",
-    "prize": "Silver Quill,Golden Page,Harbour Prize,Amber Award,Lantern Prize",
-    "genre": "blues,jazz,folk,techno,reggae,metal,swing,ambient",
-    "tool": "cello,flute,drums,harp,trumpet,piano,guitar,oboe",
-    "symptom": "cough,rash,tiredness,nausea,headache,dizziness,swelling,cramps",
-    "organ": "heart,liver,lung,kidney,skin,brain,stomach,eye",
-    "constellation": "Lyra,Orion,Draco,Cygnus,Aquila,Perseus",
-    "ingredient": "rice,onion,saffron,lamb,ginger,walnut,lentil,cumin,leek,quince",
-    "land": "Peru,Morocco,Georgia,Vietnam,Norway,Mexico,Oman,Nepal",
-    "office": "minister of finance,mayor,speaker,chancellor,governor,ambassador",
-    "belief": "liberalism,conservatism,green politics,socialism,federalism",
-    "topic": "fishing rights,water,privacy,mining,housing,schools",
-    "alliance": "SkyBond,OneWing,Star Circle",
-    "subject": "botany,law,algebra,geology,linguistics,optics,ethics",
-    "food": "grass,fruit,insects,fish,seeds,leaves,honey",
-    "habitat": "desert,tundra,rainforest,swamp,savanna,reef",
-    "family": "cats,owls,bears,antelopes,frogs,beetles",
-    "status": "vulnerable,endangered,least concern,extinct",
-    "rank": "colonel,major,admiral,captain,field marshal",
-    "style": "Gothic,Baroque,Art Deco,Bauhaus,Moorish",
-    "stuff": "oil,fresco,watercolour,charcoal,tempera",
-    "trade": "baker,lawyer,potter,nurse,miner,tailor,farmer",
-    "faith": "Buddhism,Islam,Judaism,Hinduism,Lutheranism",
-    "cargo": "coal,grain,cars,timber,oil,cotton",
-    "mechanic": "bidding,dice rolling,bluffing,tile laying,trading,card drafting",
-    "medal": "Oak Meeple,Silver Die,Game of the Year,Critics' Choice",
-    "shape": "saloon,estate car,coupe,convertible,hatchback,pickup",
-    "group": "noble gases,halogens,alkali metals,lanthanides,metalloids",
-    "use": "dyeing,welding,cleaning,cooling,fertiliser,batteries",
-    "verdict": "acquittal,a conviction,a settlement,a mistrial,a fine",
-    "charge": "fraud,arson,smuggling,libel,forgery,perjury",
-    "month": "January,March,May,June,August,October,December",
-    "treat": "almond cake,roast goose,honey bread,fish soup,dumplings",
-    "dance": "polka,waltz,flamenco,reel,samba,mazurka",
-    "profession": "sailors,bakers,miners,teachers,hunters,weavers",
-    "period": "Triassic,Early Jurassic,Late Jurassic,Early Cretaceous,Late Cretaceous",
-    "order": "theropods,sauropods,stegosaurs,ornithopods",
-    "colour": "red,green,blue,yellow,brown,purple",
-    "realm": "the sea,war,love,the harvest,thunder,the underworld,wisdom",
-    "emblem": "trident,owl,lyre,hammer,torch,sickle",
-    "grape": "Riesling,Merlot,Syrah,Malbec,Pinot Noir,Gamay,Chenin",
-    "voice": "soprano,tenor,bass,baritone,mezzo",
-    "idiom": "Italian,Russian,French,Welsh,Occitan,Finnish,Quechua",
-    "season": "early spring,summer,late autumn,winter",
-    "soil": "sand,clay,loam,peat,chalk",
-    "pest": "aphids,snails,moles,mildew,weevils",
-    "tint": "white,crimson,violet,orange,pale blue",
-    "service": "mortgages,insurance,leasing,savings accounts,asset management",
-    "craft": "pottery,basket weaving,silver work,carving,rugs",
-    "branch": "Uralic,Bantu,Turkic,Celtic,Dravidian",
-    "script": "Latin,Cyrillic,Arabic,Hangul,Devanagari",
-    "class": "one,two,three,four,five",
-    "ocean": "North Atlantic,Indian Ocean,Coral Sea,Gulf of Mexico",
-    "language": "Swedish,Turkish,Latin,Polish,Arabic,Dutch,Chinese",
-    "rank of merit": "Order of the Bear,Grand Cross,Order of Saint Anne,Golden Fleece",
-    "bloc": "Northern Council,Customs Union,Gulf Compact,Lake League",
-    "chromosome": "chromosome 1,chromosome 4,chromosome 11,chromosome 17,chromosome X",
-    "tissue": "muscle,bone marrow,retina,spleen,cartilage",
-    "leaning": "liberal,conservative,socialist,independent",
-    "weekday": "Monday,Wednesday,Friday,Saturday,Sunday",
-    "mineral": "copper,quartz,silver,gypsum,jade,zinc,opal",
-    "hue": "green,grey,milky white,black,honey yellow",
-    "code": "Python,Rust,Go,Java,Kotlin,Haskell",
-    "terms": "MIT,Apache-2.0,GPL-3.0,BSD-3-Clause,MPL-2.0",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +46,7 @@ class Relation:
     most: int
     labels: tuple[str, ...]
     asked: tuple[tuple[str, ...], tuple[str, ...]]  # for tails, for heads
-    named: tuple[str, str]  # what the tails of a head are called, and the heads of a tail
+    named: tuple[tuple[str, ...], tuple[str, ...]]  # what the tails of a head are called, and the heads of a tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +107,16 @@ def read_worlds() -> dict[str, list[Relation]]:
     found = defaultdict[str, list[Relation]](list)
     for line in FILE.read_text(encoding="utf-8").splitlines()[1:]:
         world, head, tail, most, labels, asked, asked_back, named, named_back = line.split("\t")
-        wordings = (tuple(asked.split("|")), tuple(asked_back.split("|")))
-        found[world].append(Relation(head, tail, int(most), tuple(labels.split("|")), wordings, (named, named_back)))
+        texts = [tuple(every.split("|")) for every in (labels, asked, asked_back, named, named_back)]
+        found[world].append(Relation(head, tail, int(most), texts[0], (texts[1], texts[2]), (texts[3], texts[4])))
     return dict(found)
+
+
+@cache
+def read_types() -> dict[str, tuple[str, str]]:
+    """Return kind ("listed", "number", "person" or "ending") and value of each type that ``world_names.tsv`` has."""
+    rows = (line.split("\t") for line in NAMES_FILE.read_text(encoding="utf-8").splitlines()[1:])
+    return {name: (kind, value) for name, kind, value in rows}
 
 
 def draw_world(relations: list[Relation], seed: str, num_questions: int) -> World:
@@ -314,22 +172,24 @@ def draw_chain(relations: list[Relation], chance: random.Random) -> tuple[list[t
     if not before:
         return [(place, backward)], text
     first = chance.choice(before)
-    named = relations[first[0]].named[first[1]]
+    called = relations[first[0]].named[first[1]]
+    named = chance.choice(called) if len(called) > 1 else called[0]
     return [first, (place, backward)], text.replace("the {}", "{}").replace("{}", named)
 
 
 def draw_names(kind: str, chance: random.Random) -> list[str]:
     """Return the entities of a type."""
-    if kind in LISTED:
-        return LISTED[kind].split(",")
-    if kind in NUMBERS:
-        least, most, unit = NUMBERS[kind]
-        return sorted({f"{chance.randint(least, most)}{unit}" for _ in range(NUM_ENTITIES)})
+    how, value = read_types().get(kind, ("ending", "{}"))
+    if how == "listed":
+        return value.split(",")
+    if how == "number":
+        least, most, unit = value.split(",")
+        return sorted({f"{chance.randint(int(least), int(most))}{unit}" for _ in range(NUM_ENTITIES)})
     first, last, syllables = FIRST.split(","), LAST.split(","), SYLLABLES.split(",")
-    if kind in ("person", "cook"):
+    if how == "person":
         return sorted({f"{chance.choice(first)} {chance.choice(last)}" for _ in range(2 * NUM_ENTITIES)})
     words = {"".join(chance.choices(syllables, k=chance.randint(2, 3))).title() for _ in range(NUM_ENTITIES)}
-    return sorted(ENDINGS.get(kind, "{}").format(word) for word in words)
+    return sorted(value.format(word) for word in words)
 
 
 def write_worlds(out: Path, worlds: Iterator[tuple[str, World]], split: str) -> list[Path]:

@@ -53,6 +53,8 @@ class Source:
     space: plan.PathConstraints | None = None  # the plans that exist: wrong ones are found there; None: no graph
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
+    proposed: Mapping[str, Sequence[LabelPath]] = field(default_factory=dict)
+    """Plans that a planner proposes, best first, by question id: what its pool holds in place of wrong plans drawn."""
     known: Wordings = field(default_factory=Wordings)
     """What the training questions' words tell (``alignment``): for clues, and which of equal paths is meant."""
 
@@ -165,10 +167,16 @@ class Asked:
         """Return plans that teach and wrong ones as hard as can be found, shuffled, each with: does it teach?
 
         Of the wrong ones about half are a step longer or shorter than a right one. A share of the pools, ``abstain``,
-        holds wrong plans alone. None where nothing teaches.
+        holds wrong plans alone. None where nothing teaches. Proposed plans stay in their order in half of the pools:
+        what comes first there is more often right.
         """
         draw, reasoner, source = self.draw(purpose), self.source.reasoner, self.source
         rows = draw.sample(self.teaching, min(reasoner.paths_per_question, len(self.teaching)))
+        if rows and (proposed := source.proposed.get(self.question.id)):
+            teach = [row.path for row in self.teaching]
+            first = proposed[: draw.randint(2, max(2, len(proposed)))]
+            mixed = [(path, path in teach) for path in dict.fromkeys([*first, rows[0].path])]
+            return draw.sample(mixed, len(mixed)) if draw.random() < 0.5 else mixed
         found = [(row.path, True) for row in rows]
         if rows and reasoner.wrong_plans and source.space is not None:
             graph = self.search.graph

@@ -24,7 +24,7 @@ def test_wordings_hold_one_topic_and_nothing_of_the_held_out_world_is_in_another
     wordings = Counter[str]()
     for relations in WORLDS.values():
         for one in relations:
-            assert all(text.count("{}") == 1 for text in (*one.asked[0], *one.asked[1], *one.named))
+            assert all(text.count("{}") == 1 for text in (*one.asked[0], *one.asked[1], *one.named[0], *one.named[1]))
             assert one.most >= 1 and all(label == label.strip() and label for label in one.labels)
         wordings.update({text for one in relations for texts in one.asked for text in texts})
     assert sum(len(one) for one in WORLDS.values()) == len(FILE.read_text(encoding="utf-8").splitlines()) - 1

@@ -119,6 +119,24 @@ def test_a_share_of_the_pools_shows_wrong_plans_alone_and_teaches_to_abstain(wor
     assert "1989" not in body(example)
 
 
+def test_a_pool_of_proposed_plans_holds_the_first_of_them_and_the_one_that_teaches(world: Any) -> None:
+    plans = [("about",), ("made_by",), BEST, OTHER, BEST[:2]]
+    steps_of = {" → ".join(steps): steps for steps in plans}
+    ordered, sizes = set[bool](), set[int]()
+    for seed in range(40):
+        question = replace(world.questions[0], id=f"q{seed}")
+        made_of = replace(source(world, instructions={"reason": 1.0}), proposed={question.id: plans})
+        (example,) = make_examples(made_of, [question], {question.id: world.rows["q1"]})
+        lines = [line.removeprefix("Nightfall → ") for line in body(example).splitlines() if " → " in line]
+        chains = [line.rstrip(":") if line.endswith(":") else line.rsplit(" → ", 1)[0] for line in lines]
+        shown = [steps_of[chain] for chain in chains]
+        assert set(shown) == set(plans[: len(shown)])  # two proposed, and the third teaches
+        assert {*example.target.splitlines()} == {"1989", "1992"}
+        ordered.add(shown == plans[: len(shown)])
+        sizes.add(len(shown))
+    assert ordered == {True, False} and sizes == {3, 4, 5}
+
+
 def test_the_probabilities_of_candidates_are_calibrated_and_the_best_comes_first(world: Any) -> None:
     """Of what is said to be right with probability p a share of p is: as an explorer of any skill, calibrated, says."""
     draw, said, right = Random(0), 0.0, 0
