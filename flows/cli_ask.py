@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.cli_output import say
 from flows.cli_session import open_run, working
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from flows.one_question import SystemReply
     from kgqa_core.run.ask import Answerer
@@ -73,7 +74,7 @@ def open_asked_run(conf: Path, settings: list[str], system: str | None, answered
 
     systems = read_config(conf, [*settings, *system_settings(None, answered_by)]).systems
     is_variant = systems is not None and system in systems.variants
-    return open_run(conf, [*settings, *system_settings(None if is_variant else system, answered_by)])
+    return open_run(conf, asked_settings(conf, settings, None if is_variant else system, answered_by))
 
 
 def open_and_ask(
@@ -92,6 +93,32 @@ def open_and_ask(
     run_missing(pipeline, *needed_stages(pipeline, system))
     with torch_threads(1):
         return ask_system(pipeline, question, *topics, row=system)
+
+
+def asked_settings(conf: Path, settings: Sequence[str], systems: str | None, answered_by: str | None) -> list[str]:
+    """Return ``settings`` with what --systems and --answered-by say.
+
+    A run that says nothing of language models and systems has taught none. There the model in the box answers, by its
+    shipped adapter.
+    """
+    from kgqa_core.config_file import read_config
+
+    given = [*settings, *system_settings(systems, answered_by)]
+    names = (systems or "").split(",")
+    if set(names) <= {"", "explorer"} or (answered_by and "lm" not in answered_by.split(",")):
+        return given
+    run = read_config(conf, [one for one in settings if not one.startswith("systems")])  # they may need the model
+    if run.lm is not None or run.systems is not None:
+        return given
+    say(f"{conf} names no language model: the one in the box answers, with the adapter that comes with it", err=True)
+    return [*untaught(names), *given]
+
+
+def untaught(systems: Sequence[str]) -> Iterator[str]:
+    """Yield settings of systems for a graph of which no model was taught anything (figures: docs/results.md)."""
+    yield from ("lm.kind=packaged", "lm.adapter=shipped", "systems.answers=shown")
+    if "rog" in systems:  # the model's own plans guess at relations that it never saw
+        yield from ("systems.rog.plans=encoder", "systems.rog.num_plans=8")
 
 
 def system_settings(systems: str | None, answered_by: str | None) -> list[str]:

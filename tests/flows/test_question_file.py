@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import question_file
+from flows.cli_ask import asked_settings, system_settings
 from flows.question_file import FileAnswerer, Rejected, _move, answer_file, evaluate_file, needed_stages, open_row
 from flows.score import score_file
 from kgqa_core.config import RunConfig
+from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.evaluation.figures import make_figures
@@ -276,3 +278,31 @@ def test_plans_alone_answer_no_file(tmp_path: Path) -> None:
     plans.write_text(dataset + "plans: {planners: [dense]}\ndense: {}\n")
     with pytest.raises(ConfigError, match="no explorer to ask: kgqa score-plans"):
         needed_stages(Pipeline(read_config(plans)), None)
+
+
+@pytest.mark.parametrize(
+    "added, given, plans",
+    [
+        ("", (["explorer.steps=2"], "rog", None), "encoder"),
+        ("", ([], "rog,kaping", "lm,oracle"), "encoder"),
+        ("", (["systems.rog.plans=lm"], "rog", None), "lm"),  # what a user says goes first
+        ("", ([], "kaping", None), None),
+        ("", ([], "rog", "oracle"), ""),
+        ("", ([], "explorer", None), ""),
+        ("lm: {kind: packaged}\n", ([], "rog", None), ""),
+        ("systems: {run: [rog], answered_by: [oracle]}\n", ([], "rog", None), ""),
+    ],
+)
+def test_where_a_run_taught_no_model_the_one_in_the_box_answers_by_its_shipped_adapter(
+    tmp_path: Path, added: str, given: tuple[list[str], str, str | None], plans: str | None
+) -> None:
+    conf = tmp_path / "mine.yaml"
+    conf.write_text("dataset: {name: mine, source: embedded}\nencoder: {kind: minilm}\nexplorer: {steps: 2}\n" + added)
+    settings = asked_settings(conf, *given)
+    if plans == "":
+        assert settings == [*given[0], *system_settings(*given[1:])]
+        return
+    run = read_config(conf, settings)
+    assert run.lm is not None and run.systems is not None
+    assert (run.lm.kind, run.lm.adapter, run.systems.answers) == ("packaged", SHIPPED, "shown")
+    assert plans is None or run.systems.settings_of("rog").plans == plans
