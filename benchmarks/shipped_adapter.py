@@ -1,9 +1,8 @@
 """The recipe of the adapter that the packaged language model is shipped with: several graphs, many relation names.
 
 It learns from MetaQA, from the demo's graph, from hard pools of WebQSP's training questions and from made-up worlds.
-Relations of the first two graphs are renamed in two examples of three. WorldCup2014 is left out, and one of the worlds:
-nothing here has seen them.
-The tuning goes on from the adapter that is shipped now; recipe.json keeps that one's recipe under ``started_from``.
+Relations of the first two graphs are renamed in two examples of three. WorldCup2014 is left out, and some worlds:
+nothing here has seen them. The tuning goes on from the adapter that is shipped now; recipe.json keeps that one's recipe under ``started_from``.
 """
 
 from __future__ import annotations
@@ -178,12 +177,12 @@ def propose(run: Pipeline, search: SearchGraph, questions: list[Question]) -> di
 
 
 def world_examples(out: Path) -> Iterator[Example]:
-    """Yield the examples of two draws of each made-up world but the one that is held out."""
+    """Yield the examples of two draws of each made-up world but those that are held out."""
     drawn = [
         (f"{name}-{PASS}-{draw}", draw_world(relations, f"{name} {PASS} {draw}", WORLD_QUESTIONS))
         for name, relations in read_worlds().items()
         for draw in range(2)
-        if name != HELD_OUT
+        if name not in HELD_OUT
     ]
     for conf in write_worlds(out, iter(drawn), "train"):
         per_hop: dict[Split, int] = {"train": WORLD_QUESTIONS, "dev": 3}
