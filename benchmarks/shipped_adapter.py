@@ -2,7 +2,8 @@
 
 It learns from MetaQA, from the demo's graph, from hard pools of WebQSP's training questions and from made-up worlds.
 Relations of the first two graphs are renamed in two examples of three. WorldCup2014 is left out, and some worlds:
-nothing here has seen them. The tuning goes on from the adapter that is shipped now; recipe.json keeps that one's recipe under ``started_from``.
+nothing here has seen them. Some pools hold the plans that the untuned text encoder proposes.
+The tuning goes on from the adapter that is shipped now; recipe.json keeps that one's recipe under ``started_from``.
 """
 
 from __future__ import annotations

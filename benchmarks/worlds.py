@@ -82,8 +82,8 @@ NOTE = (
     "the software firms; some of WebQSP's training questions ask for founders and employers, too. The worlds of video "
     "games and farms were written after the seventh pass had begun, without a look at the others. Each draw has other "
     "labels, names and questions. Hits@1 / F1, in brackets Hits@1 of each draw. Hard pools hold the right plan and two "
-    "wrong ones. Without pools, nothing is trained on the graph: KAPING reads facts, RoG paths, both ranked by the text "
-    "encoder."
+    "wrong ones. Without pools, nothing is trained on the graph: KAPING reads facts, RoG paths, both ranked by the "
+    "text encoder."
 )
 
 
