@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any, Literal
@@ -75,9 +75,16 @@ def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
 # ------ From names that a model gave to a prediction: which entities are meant, in which order, on what evidence.
 
 
-def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence[ReasoningPath] = ()) -> SystemAnswer:
-    """Return a prediction of ``answers``, scored 1, 1/2, 1/3, ..., then all else that the paths end at, scored 0.
+def answer_with(
+    question: Question,
+    answers: Sequence[int] = (),
+    paths: Sequence[ReasoningPath] = (),
+    *,
+    weights: Mapping[int, float] | None = None,
+) -> SystemAnswer:
+    """Return a prediction of ``answers``, then of all else that the paths end at, scored 0.
 
+    An answer is scored by its weight, so that equal ones tie; without ``weights`` 1, 1/2, 1/3, ..., as they are given.
     Each candidate has the first path that ends in it as evidence. Without an answer the system abstains and nothing is
     ranked: what was retrieved is not what the model said, and would be a hit where it is a gold. It counts as covered.
     """
@@ -85,13 +92,15 @@ def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence
     for path in paths:
         evidence.setdefault(end_of(path), path)
     taken = tuple(dict.fromkeys(answers))
-    reached = (*taken, *sorted(evidence.keys() - set(taken)))
+    scores = weights or {answer: 1 / place for place, answer in enumerate(taken, start=1)}
+    ranked = sorted(taken, key=lambda answer: (-scores[answer], answer))
+    reached = (*ranked, *sorted(evidence.keys() - set(taken)))
     candidates = reached if taken else ()
     return SystemAnswer(
         Prediction(
             question_id=question.id,
             candidates=candidates,
-            scores=tuple(1 / (place + 1) if place < len(taken) else 0.0 for place in range(len(candidates))),
+            scores=tuple(scores.get(candidate, 0.0) for candidate in candidates),
             answers=taken,
             paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
             covered=not set(question.answers).isdisjoint(reached),

@@ -165,7 +165,7 @@ class Eperm(System):
         counts["num_unasked"] = found.num_left_out  # entities that max_candidates kept from being asked about
         ways = found.steps + found.alike
         if self.settings.predictor == "none":
-            answer = answer_with(question, found.ends, ways)
+            answer = answer_with(question, found.ends, ways, weights=found.weights)
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
@@ -328,6 +328,7 @@ class Eperm(System):
             steps=tuple(found[place].steps for place in kept),
             ends=tuple(sorted(totals, key=lambda end: -totals[end])),
             num_left_out=0,
+            weights=totals,
             alike=tuple(path.steps for own in alike for path in own.values()),
         )
 
