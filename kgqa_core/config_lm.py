@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -90,12 +91,7 @@ OBJECTIVES: dict[str, dict[str, float]] = {
 }
 """Instructions and their weights: RoG Eq. 7, EPERM Eq. 8 (find + reason), and the baseline without any graph."""
 
-TAUGHT = (
-    *("plan", "reason", "reason_scored", "choose", "direct"),
-    *("score_relations", "score_entities", "enough_information"),
-    *("extract_clues", "map_relations", "map_entities"),
-)
-"""The instructions with targets, which can be taught: those of ``instructions.examples.CASES``."""
+TAUGHT = sorted({"reason_scored", *chain(*ROLES.values())} - {"explain", "chain_of_thought"})  # these have targets
 Taught = Annotated[str, AfterValidator(name_in(TAUGHT))]
 
 _SHARED = {"batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full", "keep": "last"}

@@ -57,7 +57,6 @@ def _lines(text: str) -> Iterator[str]:
 
 _NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:\s*(%)|\s*/\s*(10{1,2})\b)?")  # no year
 _BEGINS = re.compile(r"\W*(?:score\W*)?(?!\d+[:.)\]](?!\d))" + _NUMBER.pattern, re.IGNORECASE)  # nor an ordinal
-_BETWEEN_NUMBERS = re.compile(r"\s*[\n,;]\s*")
 _ASSIGN = " = "
 _ORDINAL = re.compile(r"\W*(\d{1,4})\s*[:.)\]]\s*")
 _TAGGED = re.compile(r"<choice>(.*?)</choice>.*?<score>(.*?)</score>", re.IGNORECASE | re.DOTALL)
@@ -292,17 +291,12 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
         return write_scores([one.name for one in case.candidates], list(enumerate(case.scores)))
 
     def parse(self, text: str, case: EntitiesCase) -> Scores | ParseFailure:
-        """Return the scores of a text; of one candidate the number that it begins with, else its last.
-
-        Numbers alone, one for each candidate, are in the candidates' order.
-        """
+        """Return the scores of a text; numbers alone are in order; of one candidate the first, else the last number."""
         found = parse_scores(text, [one.name for one in case.candidates], countdown=False)
-        if not isinstance(found, ParseFailure):
-            return found
-        plain = [_BEGINS.fullmatch(part) for part in _BETWEEN_NUMBERS.split(text[:MAX_LINE].strip(" \n[]()"))]
-        if len(plain) == len(case.candidates) and all(plain):
+        plain = [_BEGINS.fullmatch(part) for part in re.split(r"\s*[\n,;]\s*", text[:MAX_LINE].strip(" \n[]()"))]
+        if isinstance(found, ParseFailure) and len(plain) == len(case.candidates) and all(plain):
             return Scores(tuple((place, _share(number)) for place, number in enumerate(plain) if number))
-        if len(case.candidates) == 1:
+        if isinstance(found, ParseFailure) and len(case.candidates) == 1:
             first = _BEGINS.match(text[:MAX_LINE])
             numbers = [first] if first else list(_NUMBER.finditer(text[-MAX_LINE:]))
             return Scores(((0, _share(numbers[-1])),)) if numbers else failure("no score", text)

@@ -25,6 +25,7 @@ VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
 
 Said = Answers | Explained | ParseFailure
+Paths = Sequence[ReasoningPath]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,10 @@ def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
 
 
 def answer_with(
-    question: Question,
-    answers: Sequence[int] = (),
-    paths: Sequence[ReasoningPath] = (),
-    *,
-    weights: Mapping[int, float] | None = None,
+    question: Question, answers: Sequence[int] = (), paths: Paths = (), *, weights: Mapping[int, float] | None = None
 ) -> SystemAnswer:
-    """Return a prediction of ``answers``, then of all else that the paths end at, scored 0.
+    """Return a prediction of ``answers``, scored 1, 1/2, 1/3, ... or by weight, then of all else, scored 0.
 
-    An answer is scored by its weight, so that equal ones tie; without ``weights`` 1, 1/2, 1/3, ..., as they are given.
     Each candidate has the first path that ends in it as evidence. Without an answer the system abstains and nothing is
     ranked: what was retrieved is not what the model said, and would be a hit where it is a gold. It counts as covered.
     """
@@ -93,9 +89,8 @@ def answer_with(
         evidence.setdefault(end_of(path), path)
     taken = tuple(dict.fromkeys(answers))
     scores = weights or {answer: 1 / place for place, answer in enumerate(taken, start=1)}
-    ranked = sorted(taken, key=lambda answer: (-scores[answer], answer))
-    reached = (*ranked, *sorted(evidence.keys() - set(taken)))
-    candidates = reached if taken else ()
+    reached = sorted({*taken, *evidence}, key=lambda one: (one not in taken, -scores.get(one, 0.0), one))
+    candidates = tuple(reached) if taken else ()
     return SystemAnswer(
         Prediction(
             question_id=question.id,

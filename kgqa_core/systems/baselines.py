@@ -17,22 +17,10 @@ from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
 from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-)
+from kgqa_core.instructions.scores import EntitiesCase, EntityCandidate, RelationsCase, ScoreEntitiesInstruction
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import Decoding
-from kgqa_core.systems.answering import (
-    Relations,
-    answer_by_name,
-    answer_on_paths,
-    ask_reason,
-    ask_relations,
-    positive,
-)
+from kgqa_core.systems.answering import Relations, answer_by_name, answer_on_paths, ask_reason, ask_relations, positive
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
 from kgqa_core.types import Question, ReasoningPath
 
@@ -174,13 +162,12 @@ class Tog(System):
         replies = dict((yield from calls.ask(asks)))
         scored: list[_Item] = []
         for number, (item, reached) in enumerate(zip(chosen, tails, strict=True)):
-            scores: Sequence[tuple[int, float]] = [(place, 1.0) for place in range(len(reached))]
-            reply = replies.get(number)
-            if reply and isinstance(reply.result, ParseFailure):  # as in the released code all are equal then
-                scores = [(place, 1 / len(reached)) for place in range(len(reached))]
-                left["num_unread"] += 1
-            elif is_asked and len(reached) > 1:
-                scores = positive(reply)
+            unread = number in replies and isinstance(replies[number].result, ParseFailure)
+            left["num_unread"] += unread
+            alike = 1 / len(reached) if unread else 1.0  # unread: as in the released code
+            scores: Sequence[tuple[int, float]] = [(place, alike) for place in range(len(reached))]
+            if is_asked and len(reached) > 1 and not unread:
+                scores = positive(replies.get(number))
             for place, score in scores:
                 entity = int(reached[place])
                 step = self.search.graph.step(item.entity, item.relation, entity)

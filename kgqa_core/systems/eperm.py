@@ -26,13 +26,7 @@ from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around
 from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
 from kgqa_core.instructions.reason import Evidence, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-    Scores,
-)
+from kgqa_core.instructions.scores import EntitiesCase, EntityCandidate, RelationsCase, ScoreEntitiesInstruction, Scores
 from kgqa_core.systems.answering import PlanSource, Relations, answer_by_name, answer_with, ask_relations, positive
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath

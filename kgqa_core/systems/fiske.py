@@ -82,10 +82,10 @@ class Fiske(System):
             answer = answer_by_name(self.search, question, reply.result, (), on_rows=True)
         counts = {"num_clues": len(clues.texts), "num_starts": len(clues.starts), "num_rounds": exploration.num_rounds}
         counts |= {"num_paths": len(paths), "num_complete": len(exploration.complete)}
-        counts |= {"num_refused_calls": calls.refused, "num_unseen": exploration.num_unseen}
         counts |= {"num_clues_cut": len(texts) - len(clues.texts), "num_starts_cut": clues.num_left_out}
         ends = set(chain.from_iterable(layers[-1].tolist() for path, layers in ways if path))
-        counts["num_ends_cut"] = len(ends.difference(map(end_of, paths)))
+        counts |= {"num_unseen": exploration.num_unseen, "num_ends_cut": len(ends.difference(map(end_of, paths)))}
+        counts["num_refused_calls"] = calls.refused
         return replace(answer, counts={**answer.counts, **counts})
 
 
@@ -278,11 +278,8 @@ class Exploration:
                     self.complete += [tuple(pair)] if len(shared) else []
             self.walked += [branch] if branch.path else []
         going = [branch for branch in own if self._missing(branch) or not stops]
-        self.num_unseen += 0 if merges else sum(map(self._num_beyond, (branch.frontier for branch in going)))
+        self.num_unseen += sum(len(one.frontier[self.settings.max_entities :]) for one in going if not merges)
         return going if merges else split_branches(going, self.settings.max_entities)
-
-    def _num_beyond(self, entities: Ints) -> int:
-        return max(0, len(entities) - self.settings.max_entities)
 
     def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
         """Ask which clues left each branch's relations stand for; return the moves, and the branches without any."""
@@ -345,7 +342,7 @@ class Exploration:
         asks: list[tuple[tuple[Move, list[list[int]]], Ask[Any]]] = []
         for move in moves:
             if not move.named:
-                self.num_unseen += self._num_beyond(move.tails)
+                self.num_unseen += len(move.tails[self.settings.max_entities :])
                 shown: dict[str, list[int]] = {}  # tails of one name are one line of a prompt
                 for entity in move.tails[: self.settings.max_entities].tolist():
                     shown.setdefault(self.search.name_of(entity), []).append(entity)

@@ -84,9 +84,8 @@ class Rog(System):
         else:
             votes = Counter(end_of(path) for path in ways)
             voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
-            answer = answer_with(question, voted, ways)
-            if kept.reasoning == "none":  # a set: all tie
-                answer = answer_with(question, found.ends, ways, weights=dict.fromkeys(found.ends, 1.0))
+            tied = dict.fromkeys(found.ends, 1.0) if kept.reasoning == "none" else None  # a set
+            answer = answer_with(question, found.ends if tied else voted, ways, weights=tied)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
         followed = tuple(path for path, _ in weighed)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
