@@ -88,8 +88,11 @@ def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, S
     ]
     print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
     for what, names in runs.items():
+        then = "The next run tells Prefect and MLflow about them."
+        if what == "refused":
+            then = f"MLflow takes none of them; {home / 'outbox'} has their notes."
         if names:
-            say(f"Runs {what}: {', '.join(names)}. The next run tells Prefect and MLflow about them.")
+            say(f"Runs {what} ({len(names)}): {', '.join(names)}. {then}")
 
 
 def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None:

@@ -39,7 +39,7 @@ def status(
     from dataclasses import asdict
 
     from kgqa_core.artifacts import Artifact
-    from tasks.outbox import killed, waiting
+    from tasks.outbox import killed, refused, waiting
 
     pipeline, accepted, lost = open_run(conf, settings), dict[str, Artifact](), ""
     with working("looking"):
@@ -49,6 +49,7 @@ def status(
         except ArtifactError as problem:
             lost = str(problem)
         left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
+        left["refused"] = refused(pipeline.home)
     runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
     if as_json:
         instead = {key: artifact.fingerprint for key, artifact in accepted.items()}

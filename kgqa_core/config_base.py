@@ -6,7 +6,7 @@ import importlib
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -60,8 +60,8 @@ def open_entry(table: Mapping[str, str], name: str, *, what: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a validator that lets only the names of a table pass."""
+def name_in(table: Collection[str]) -> Callable[[str], str]:
+    """Return a validator that lets only the names of a table or list pass."""
 
     def check(name: str) -> str:
         if name not in table:

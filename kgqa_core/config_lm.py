@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import date
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kgqa_core.config_base import AdapterPath, Section, Seeds, Share, open_entry
+from kgqa_core.config_base import AdapterPath, Section, Seeds, Share, name_in, open_entry
 
 Planner = Literal["generator", "dense"]
 
@@ -90,6 +91,9 @@ OBJECTIVES: dict[str, dict[str, float]] = {
 }
 """Instructions and their weights: RoG Eq. 7, EPERM Eq. 8 (find + reason), and the baseline without any graph."""
 
+TAUGHT = sorted({"reason_scored", *chain(*ROLES.values())} - {"explain", "chain_of_thought"})  # these have targets
+Taught = Annotated[str, AfterValidator(name_in(TAUGHT))]
+
 _SHARED = {"batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full", "keep": "last"}
 PAPERS: dict[str, dict[str, Any]] = {
     "rog": {**_SHARED, "epochs": 3.0, "answers": "all", "wrong_plans": 0},
@@ -106,8 +110,8 @@ class ReasonerSection(Section):
 
     variant: Literal["ours", "rog", "eperm"] = "ours"  # a paper's: the defaults below become its own, see PAPERS
     objective: Literal["plan", "rog", "eperm", "direct"] = "rog"  # plan; plan + reason; find + reason; no graph at all
-    instructions: dict[str, Annotated[float, Field(gt=0)]] | None = None  # instruction -> weight, not the objective's
-    shares: dict[str, Share] = Field(default_factory=dict)  # instruction -> share of the questions; else all
+    instructions: dict[Taught, Annotated[float, Field(gt=0)]] | None = None  # with weights, not the objective's
+    shares: dict[Taught, Share] = Field(default_factory=dict)  # instruction -> share of the questions; else all
     paths_per_question: Annotated[int, Field(ge=1)] = 3  # K: plans whose paths a reason example shows
     wrong_plans: Annotated[int, Field(ge=0)] = 2  # at most, shown among them: such as exist and miss; to select from
     meant_only: bool = False  # of paths that teach, only the one that the question's words mean; none by chance

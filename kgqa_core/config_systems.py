@@ -237,4 +237,5 @@ def _changed(own: Section, given: Mapping[str, Any], where: str, name: str) -> S
     except ValidationError as problem:
         first, legal = problem.errors(include_url=False)[0], ", ".join(type(own).model_fields)
         named = ".".join(map(str, (where, *first["loc"])))
-        raise ValueError(f"{named}: {first['msg']}. Settings of {name}: {legal}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{named}: {said}. Settings of {name}: {legal}") from None

@@ -274,8 +274,12 @@ def _age_of(path: Path) -> float:
 
 
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(status.st_size for status in (file.stat() for file in files) if status.st_nlink == 1)
+    num_bytes = 0
+    for file in (path, *path.rglob("*")):
+        with suppress(OSError):  # it went meanwhile
+            status = file.stat()
+            num_bytes += status.st_size if file.is_file() and status.st_nlink == 1 else 0
+    return num_bytes
 
 
 def _read(path: Path, otherwise: Any) -> Any:

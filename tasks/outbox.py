@@ -27,6 +27,8 @@ from tasks.mlflow_store import mask
 from tasks.run_content import FlowRun, RunStatus, SweepContent
 
 ERROR_CHARACTERS = 500
+REFUSALS = (400, 404)  # statuses that stay: what is told is wrong, or what it belongs to is gone
+REFUSED = ".refused"  # in place of .json: a note that is set aside
 ENDED, ENDED_BYTES = "runs/ended.jsonl", 1_000_000
 _log = logging.getLogger(__name__)
 
@@ -148,9 +150,24 @@ def remove(home: Path, note: Note) -> None:
             path.unlink(missing_ok=True)
 
 
-def read_notes(home: Path) -> list[Note]:
+def is_refusal(problem: Exception) -> bool:
+    """Does MLflow refuse what it is told, such that it will do so each time?"""
+    return getattr(problem, "get_http_status_code", lambda: 0)() in REFUSALS
+
+
+def set_aside(home: Path, note: Note, problem: Exception) -> None:
+    """Rename the note of a run that MLflow refuses, with a warning."""
+    path = note.path(home)
+    with contextlib.suppress(OSError):
+        path.rename(path.with_suffix(REFUSED))
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    said = mask(str(problem))[:ERROR_CHARACTERS]
+    _log.warning("MLflow refuses run %s, which is set aside as %s: %s", note.run.name, path.with_suffix(REFUSED), said)
+
+
+def read_notes(home: Path, suffix: str = ".json") -> list[Note]:
     """Return all notes, in the order in which their runs started; what is no note is set aside."""
-    found = (_read_note(path) for path in sorted((home / "outbox").glob("*.json")))
+    found = (_read_note(path) for path in sorted((home / "outbox").glob(f"*{suffix}")))
     return [note for note in found if note is not None]
 
 
@@ -172,6 +189,11 @@ def _read_note(path: Path) -> Note | None:
 def waiting(home: Path) -> list[Note]:
     """Return the notes of runs that have ended and that MLflow is still to be told about."""
     return [note for note in read_notes(home) if note.tracked and note.run.status != "RUNNING"]
+
+
+def refused(home: Path) -> list[Note]:
+    """Return the notes that are set aside: MLflow refused what they say."""
+    return read_notes(home, REFUSED)
 
 
 def killed(home: Path) -> list[Note]:

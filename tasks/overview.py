@@ -10,7 +10,7 @@ from typing import Any
 
 from kgqa_core.artifacts import read_note
 from tasks.garbage import runs_at_work
-from tasks.outbox import killed, read_ended, waiting
+from tasks.outbox import killed, read_ended, refused, waiting
 from tasks.release import Releases, champion_of
 from tasks.services import healthy, read_services
 
@@ -29,6 +29,7 @@ def overview(home: Path) -> dict[str, Any]:
             "at_work": runs_at_work(home),
             "killed": [note.run.name for note in killed(home)],
             "waiting": [note.run.name for note in waiting(home)],
+            "refused": [note.run.name for note in refused(home)],
         },
         "champions": list(champions(home)),
         "drift": list(drift(home)),

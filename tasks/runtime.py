@@ -249,7 +249,7 @@ def train_in_pool(config: Path, pool: str, *, home: Path, counts_for: str | None
     from prefect import get_client
     from prefect.deployments import run_deployment
     from prefect.exceptions import ObjectNotFound
-    from prefect.states import Cancelled
+    from prefect.states import Cancelled, Cancelling
 
     from tasks.caps import CapReached
     from tasks.outbox import end_killed
@@ -272,15 +272,21 @@ def train_in_pool(config: Path, pool: str, *, home: Path, counts_for: str | None
             _log.warning("%s is of the pool %s, not of %s: the explorers are trained here", TRAINING, its_pool, pool)
             return
         run = run_deployment(TRAINING, parameters={"config": str(config), "counts_for": counts_for}, timeout=0)
-        while run.state is None or not run.state.is_final():
-            time.sleep(POOL_SECONDS)
-            end_killed(home, mark_crashed)  # nobody else may look after what that machine lost
-            run = client.read_flow_run(run.id)
-            begun = run.state is not None and not (run.state.is_scheduled() or run.state.is_pending())
-            if not begun and not has_worker():  # the last one is gone since, and may never come back
-                client.set_flow_run_state(run.id, Cancelled(message=nobody), force=True)
-                _log.warning(nobody)
-                return
+        try:
+            while run.state is None or not run.state.is_final():
+                time.sleep(POOL_SECONDS)
+                end_killed(home, mark_crashed)  # nobody else may look after what that machine lost
+                run = client.read_flow_run(run.id)
+                begun = run.state is not None and not (run.state.is_scheduled() or run.state.is_pending())
+                if not begun and not has_worker():  # the last one is gone since, and may never come back
+                    client.set_flow_run_state(run.id, Cancelled(message=nobody), force=True)
+                    _log.warning(nobody)
+                    return
+        except BaseException as stopped:
+            if not isinstance(stopped, Exception):  # a signal, as when this run is cancelled: nobody waits for it now
+                with suppress(Exception):  # Prefect may be away; the signal counts
+                    client.set_flow_run_state(run.id, Cancelling(message="the run that waited for it was stopped"))
+            raise
     if not run.state.is_completed():
         _, capped, why = str(run.state.message).partition(f"{CapReached.__name__}: ")
         if capped:

@@ -99,8 +99,8 @@ def publish_sweep(home: Path, sweep: SweepContent) -> Published | None:
 def deliver(home: Path, mine: outbox.Note) -> Published | None:
     """Tell MLflow about all runs in the outbox that have ended, in order; return where it shows the run of ``mine``.
 
-    A note leaves the outbox once MLflow has all of it. A run that MLflow refuses holds up no other. Nothing is raised:
-    whatever MLflow or its store throws, no finished run must be lost for it.
+    A note leaves the outbox once MLflow has all of it. A run that MLflow refuses holds up no other: what can never be
+    told is set aside. Nothing is raised: whatever MLflow or its store throws, no finished run must be lost for it.
     """
     told: dict[str, Published] = {}
     problems: list[Exception] = []
@@ -117,7 +117,11 @@ def deliver(home: Path, mine: outbox.Note) -> Published | None:
                 try:
                     told[note.run.id] = _publish_note(home, uri, note)
                 except Exception as problem:
-                    problems.append(problem)
+                    if outbox.is_refusal(problem):
+                        _client(uri).search_experiments(max_results=1)  # raises where a proxy answered in its place
+                        outbox.set_aside(home, note, problem)
+                    else:
+                        problems.append(problem)
                 else:
                     outbox.remove(home, note)
     except Exception as problem:

@@ -167,6 +167,7 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "explorer.epochs=!!bool x", r"--set 'explorer.epochs=!!bool x': the value is no YAML"),
         ("name: !!int ''", "", r"run.yaml is no readable YAML"),
         (EMBEDDED, "reasoner.variant=[rog]", r"reasoner.variant = \['rog'\]: legal are ours, rog, eperm"),
+        (EMBEDDED, "reasoner={instructions: {explain: 1}, shares: {plans: 1}}", r"(?s)'explain': legal.*mean 'plan'\?"),
         (EMBEDDED, "cluster.memory_limit=0GB", r"cluster.memory_limit = '0GB': must be a number with a unit"),
         (EMBEDDED, "runtime.memory_limit=99999999TB", r"limit = '99999999TB': must be a number .*from 1MB"),
         (EMBEDDED, "cluster.memory_limit=lots", r"cluster.memory_limit = 'lots': must be a number with a unit"),

@@ -203,7 +203,8 @@ def _freely(text: str) -> Choice | ParseFailure:
 
 YES, NO = "yes", "no"
 
-_VERDICT = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+# What a text begins with, else the last: "there is no doubt: yes".
+_VERDICT = re.compile(r"(?:\W*|.*(?<![\w'-]))(yes|no)(?![\w-])", re.IGNORECASE | re.DOTALL)
 _INSUFFICIENT = re.compile(r"\b(?:not (?:enough|sufficient)|insufficient)\b", re.IGNORECASE)
 
 
@@ -235,8 +236,8 @@ class EnoughInstruction(Instruction[EnoughCase, bool]):
         return None if case.enough is None else YES if case.enough else NO
 
     def parse(self, text: str, case: EnoughCase) -> bool | ParseFailure:
-        """Return the first verdict of a text."""
-        if verdict := _VERDICT.search(text):
+        """Return the verdict that a text begins with, else its last."""
+        if verdict := _VERDICT.match(text):
             return verdict[1].lower() == YES
         return False if _INSUFFICIENT.search(text) else failure("neither yes nor no", text)
 

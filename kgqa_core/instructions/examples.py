@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.errors import ConfigError, InputError, shorten, with_nearest
+from kgqa_core.errors import InputError
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.kg import golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
@@ -69,15 +69,10 @@ def make_examples(
     """Yield the examples of each question in turn, which are placed in the graph that is walked.
 
     ``supervision`` holds the shortest paths by question id. ``skipped`` gets "instruction: reason" -> questions that
-    made no such example. Raises ConfigError for an instruction without a target, InputError for one without its graph.
+    made no such example. Raises InputError for an instruction without its graph.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     weights, shares = source.reasoner.mixture, source.reasoner.shares
-    for name in (*weights, *shares):
-        if name not in CASES:
-            raise ConfigError(
-                f"{shorten(name)} cannot be taught: it has no target; legal are {with_nearest(name, CASES)}"
-            )
     if source.search is None and (needy := sorted(set(weights) - {"plan"})):
         raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
     reenter = source.search is not None and source.search.reenter_topic

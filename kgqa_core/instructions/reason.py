@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
 from typing import ClassVar
 
@@ -39,6 +39,7 @@ class Evidence:
     ends: tuple[int, ...]  # entity ids, distinct, in the order of the paths
     num_left_out: int  # plans that have more paths than are listed; of EPERM entities that nobody was asked about
     alike: tuple[ReasoningPath, ...] = ()  # by or to other entities of the same names: each reads as one of ``paths``
+    weights: Mapping[int, float] = field(default_factory=dict)  # of ends, where paths are scored: summed over the paths
 
 
 def gather_evidence(

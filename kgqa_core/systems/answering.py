@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any, Literal
@@ -25,6 +25,7 @@ VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
 
 Said = Answers | Explained | ParseFailure
+Paths = Sequence[ReasoningPath]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,10 @@ def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
 # ------ From names that a model gave to a prediction: which entities are meant, in which order, on what evidence.
 
 
-def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence[ReasoningPath] = ()) -> SystemAnswer:
-    """Return a prediction of ``answers``, scored 1, 1/2, 1/3, ..., then all else that the paths end at, scored 0.
+def answer_with(
+    question: Question, answers: Sequence[int] = (), paths: Paths = (), *, weights: Mapping[int, float] | None = None
+) -> SystemAnswer:
+    """Return a prediction of ``answers``, scored 1, 1/2, 1/3, ... or by weight, then of all else, scored 0.
 
     Each candidate has the first path that ends in it as evidence. Without an answer the system abstains and nothing is
     ranked: what was retrieved is not what the model said, and would be a hit where it is a gold. It counts as covered.
@@ -85,13 +88,14 @@ def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence
     for path in paths:
         evidence.setdefault(end_of(path), path)
     taken = tuple(dict.fromkeys(answers))
-    reached = (*taken, *sorted(evidence.keys() - set(taken)))
-    candidates = reached if taken else ()
+    scores = weights or {answer: 1 / place for place, answer in enumerate(taken, start=1)}
+    reached = sorted({*taken, *evidence}, key=lambda one: (one not in taken, -scores.get(one, 0.0), one))
+    candidates = tuple(reached) if taken else ()
     return SystemAnswer(
         Prediction(
             question_id=question.id,
             candidates=candidates,
-            scores=tuple(1 / (place + 1) if place < len(taken) else 0.0 for place in range(len(candidates))),
+            scores=tuple(scores.get(candidate, 0.0) for candidate in candidates),
             answers=taken,
             paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
             covered=not set(question.answers).isdisjoint(reached),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,21 +17,10 @@ from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
 from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-)
+from kgqa_core.instructions.scores import EntitiesCase, EntityCandidate, RelationsCase, ScoreEntitiesInstruction
+from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import Decoding
-from kgqa_core.systems.answering import (
-    Relations,
-    answer_by_name,
-    answer_on_paths,
-    ask_reason,
-    ask_relations,
-    positive,
-)
+from kgqa_core.systems.answering import Relations, answer_by_name, answer_on_paths, ask_reason, ask_relations, positive
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
 from kgqa_core.types import Question, ReasoningPath
 
@@ -99,8 +89,8 @@ class Tog(System):
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""
-        calls = CallsLeft(self.max_calls)
-        paths, num_steps, is_unsure, num_unseen = yield from self._search(question, calls)
+        calls, left = CallsLeft(self.max_calls), Counter(num_unseen=0, num_unread=0)
+        paths, num_steps, is_unsure = yield from self._search(question, calls, left)
         if is_unsure and self.settings.unsure == "alone":
             paths = []
         if paths:
@@ -110,33 +100,31 @@ class Tog(System):
             (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ReasonCase(question.text))]
             answer = answer_by_name(self.search, question, reply.result, (), on_rows=True)
         counts = {"num_steps": num_steps, "num_paths": len(paths), "num_refused_calls": calls.refused}
-        counts["num_unseen"] = num_unseen
-        return replace(answer, counts={**answer.counts, **counts})
+        return replace(answer, counts={**answer.counts, **counts, **left})
 
-    def _search(self, question: Question, calls: CallsLeft) -> Rounds:
+    def _search(self, question: Question, calls: CallsLeft, left: Counter[str]) -> Rounds:
         """Return the paths of the beam, the last step's first, without those that another goes on from.
 
-        Return also the number of steps, whether the model was unsure of the paths at the last one, and how many
-        entities ``max_entities`` left out.
+        Return also the number of steps, and whether the model was unsure of the paths at the last one. ``left`` counts
+        the entities that ``max_entities`` left out, and the replies without any score.
         """
-        beam, num_unseen = [_Item(topic) for topic in question.topics], 0
+        beam = [_Item(topic) for topic in question.topics]
         paths: list[ReasoningPath] = []
         for depth in range(1, self.settings.depth + 1):
             chosen = yield from self._choose_relations(question, calls, beam)
-            beam, unseen = yield from self._choose_entities(question, calls, chosen)
-            num_unseen += unseen
+            beam = yield from self._choose_entities(question, calls, chosen, left)
             if not beam:
-                return paths, depth - 1, False, num_unseen
+                return paths, depth - 1, False
             new = list(dict.fromkeys(item.path for item in beam))
             paths = new + [old for old in paths if all(path[: len(old)] != old for path in new)]
             if depth == self.settings.depth and self.settings.unsure == "reason":
-                return paths, depth, False, num_unseen
+                return paths, depth, False
             shown = tuple(show_path(self.search, path) for path in paths)
             case = EnoughCase(question.text, topics=self._topics(question), paths=shown)
             replies = yield calls.fit([Ask(EnoughInstruction(self.prompts), case, VERDICT)])
             if replies and replies[0].result is True:
-                return paths, depth, False, num_unseen
-        return paths, depth, bool(replies), num_unseen  # where the cap left no call to ask it is not unsure
+                return paths, depth, False
+        return paths, depth, bool(replies)  # where the cap left no call to ask it is not unsure
 
     def _choose_relations(self, question: Question, calls: CallsLeft, beam: Sequence[_Item]) -> Rounds:
         """Return the best (entity, relation) pairs of the whole beam."""
@@ -156,11 +144,14 @@ class Tog(System):
         ]
         return sorted(scored, key=lambda item: -item.score)[: self.settings.width]  # of equals the first
 
-    def _choose_entities(self, question: Question, calls: CallsLeft, chosen: Sequence[_Item]) -> Rounds:
-        """Return the best entities behind the chosen relations, each on its best path, and how many were unseen."""
+    def _choose_entities(
+        self, question: Question, calls: CallsLeft, chosen: Sequence[_Item], left: Counter[str]
+    ) -> Rounds:
+        """Return the best entities behind the chosen relations, each on its best path."""
         is_asked, avoided = self.settings.entity_prune == "lm", self.search.avoided(question.topics)
         behind = [leave(self.search.graph, np.array([item.entity]), item.relation, avoided) for item in chosen]
         tails = [reached[: self.settings.max_entities] for reached in behind]
+        left["num_unseen"] += sum(map(len, behind)) - sum(map(len, tails))
         asks: list[tuple[int, Ask[Any]]] = []
         for number, (item, reached) in enumerate(zip(chosen, tails, strict=True)):
             if is_asked and len(reached) > 1:  # of one there is nothing to choose
@@ -171,8 +162,11 @@ class Tog(System):
         replies = dict((yield from calls.ask(asks)))
         scored: list[_Item] = []
         for number, (item, reached) in enumerate(zip(chosen, tails, strict=True)):
-            scores: Sequence[tuple[int, float]] = [(place, 1.0) for place in range(len(reached))]
-            if is_asked and len(reached) > 1:
+            unread = number in replies and isinstance(replies[number].result, ParseFailure)
+            left["num_unread"] += unread
+            alike = 1 / len(reached) if unread else 1.0  # unread: as in the released code
+            scores: Sequence[tuple[int, float]] = [(place, alike) for place in range(len(reached))]
+            if is_asked and len(reached) > 1 and not unread:
                 scores = positive(replies.get(number))
             for place, score in scores:
                 entity = int(reached[place])
@@ -181,8 +175,7 @@ class Tog(System):
         distinct: dict[int, _Item] = {}
         for item in sorted(scored, key=lambda item: -item.score):
             distinct.setdefault(item.entity, item)
-        num_unseen = sum(map(len, behind)) - sum(map(len, tails))
-        return list(distinct.values())[: self.settings.width], num_unseen
+        return list(distinct.values())[: self.settings.width]
 
     def _topics(self, question: Question) -> tuple[str, ...]:
         return tuple(map(self.search.name_of, question.topics))

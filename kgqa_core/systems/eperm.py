@@ -26,13 +26,7 @@ from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around
 from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
 from kgqa_core.instructions.reason import Evidence, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-    Scores,
-)
+from kgqa_core.instructions.scores import EntitiesCase, EntityCandidate, RelationsCase, ScoreEntitiesInstruction, Scores
 from kgqa_core.systems.answering import PlanSource, Relations, answer_by_name, answer_with, ask_relations, positive
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
@@ -165,7 +159,7 @@ class Eperm(System):
         counts["num_unasked"] = found.num_left_out  # entities that max_candidates kept from being asked about
         ways = found.steps + found.alike
         if self.settings.predictor == "none":
-            answer = answer_with(question, found.ends, ways)
+            answer = answer_with(question, found.ends, ways, weights=found.weights)
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
@@ -328,6 +322,7 @@ class Eperm(System):
             steps=tuple(found[place].steps for place in kept),
             ends=tuple(sorted(totals, key=lambda end: -totals[end])),
             num_left_out=0,
+            weights=totals,
             alike=tuple(path.steps for own in alike for path in own.values()),
         )
 

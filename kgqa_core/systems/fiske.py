@@ -18,7 +18,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import NOTHING, leave
+from kgqa_core.graph.follow import NOTHING, end_of, leave
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruction, ReasonCase, ask_for_what
 from kgqa_core.instructions.render import Prompts, say_where
@@ -68,7 +68,8 @@ class Fiske(System):
         calls = CallsLeft(self.max_calls)
         replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), ReasonCase(text), room_for(MAX_CLUES))])
         said = [reply.result for reply in replies if not isinstance(reply.result, ParseFailure)]
-        clues = look_up(self.search, question.id, said[0][:MAX_CLUES] if said else (), kept)
+        texts = said[0] if said else ()
+        clues = look_up(self.search, question.id, texts[:MAX_CLUES], kept)
         exploration = Exploration(self.search, self.prompts, kept, calls, text, clues, question.claim is not None)
         yield from exploration.rounds()
         ways = [(branch.path, branch.layers) for branch in exploration.evidence()]
@@ -81,7 +82,11 @@ class Fiske(System):
             answer = answer_by_name(self.search, question, reply.result, (), on_rows=True)
         counts = {"num_clues": len(clues.texts), "num_starts": len(clues.starts), "num_rounds": exploration.num_rounds}
         counts |= {"num_paths": len(paths), "num_complete": len(exploration.complete)}
-        return replace(answer, counts={**answer.counts, **counts, "num_refused_calls": calls.refused})
+        counts |= {"num_clues_cut": len(texts) - len(clues.texts), "num_starts_cut": clues.num_left_out}
+        ends = set(chain.from_iterable(layers[-1].tolist() for path, layers in ways if path))
+        counts |= {"num_unseen": exploration.num_unseen, "num_ends_cut": len(ends.difference(map(end_of, paths)))}
+        counts["num_refused_calls"] = calls.refused
+        return replace(answer, counts={**answer.counts, **counts})
 
 
 FISKE = SystemType(
@@ -143,6 +148,7 @@ class Clues(NamedTuple):
     texts: tuple[str, ...]
     named: list[Ints]  # entities of that name, per clue, ascending; whatever its case, where none is written so
     starts: list[Branch]  # one per clue that names entities, and per entity of it
+    num_left_out: int  # starts that ``max_starts`` had no room for
 
 
 def look_up(search: SearchGraph, question_id: str, texts: Sequence[str], settings: FiskeSection) -> Clues:
@@ -161,9 +167,10 @@ def look_up(search: SearchGraph, question_id: str, texts: Sequence[str], setting
         is_proper = [not text.islower() or any(map(str.isdigit, text)) for text in texts]
         places = [place for place in places if is_proper[place]] or places
     places.sort(key=lambda place: len(names[place]))
-    pairs = [(place, entity) for place in places for entity in names[place].tolist()][: settings.max_starts]
-    starts = [Branch(place, frozenset([place]), (), (np.array([entity]),)) for place, entity in sorted(pairs)]
-    return Clues(tuple(texts), named, starts)
+    pairs = [(place, entity) for place in places for entity in names[place].tolist()]
+    kept = sorted(pairs[: settings.max_starts])
+    starts = [Branch(place, frozenset([place]), (), (np.array([entity]),)) for place, entity in kept]
+    return Clues(tuple(texts), named, starts, len(pairs) - len(kept))
 
 
 # ------ The exploration of one question: relation and entity mapping in turns (§3.4).
@@ -211,6 +218,7 @@ class Exploration:
     walked: list[Branch] = field(default_factory=list)  # all that took a step, as far as branches may meet
     ended: list[Branch] = field(default_factory=list)  # that could not go on
     num_rounds: int = 0
+    num_unseen: int = 0  # entities that ``max_entities`` left out
 
     def rounds(self) -> Rounds:
         """Explore round by round; the round of the first complete branch is finished, and is the last."""
@@ -270,6 +278,7 @@ class Exploration:
                     self.complete += [tuple(pair)] if len(shared) else []
             self.walked += [branch] if branch.path else []
         going = [branch for branch in own if self._missing(branch) or not stops]
+        self.num_unseen += sum(len(one.frontier[self.settings.max_entities :]) for one in going if not merges)
         return going if merges else split_branches(going, self.settings.max_entities)
 
     def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
@@ -333,6 +342,7 @@ class Exploration:
         asks: list[tuple[tuple[Move, list[list[int]]], Ask[Any]]] = []
         for move in moves:
             if not move.named:
+                self.num_unseen += len(move.tails[self.settings.max_entities :])
                 shown: dict[str, list[int]] = {}  # tails of one name are one line of a prompt
                 for entity in move.tails[: self.settings.max_entities].tolist():
                     shown.setdefault(self.search.name_of(entity), []).append(entity)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import PlanSourceName, SystemType
@@ -39,6 +39,12 @@ class RogSection(Section):
     vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in a prompt that has a line for each
     explain: bool = False  # ask for an explanation with the answers
+
+    @model_validator(mode="after")
+    def _asks_who_explains(self) -> RogSection:
+        if self.explain and self.reasoning != "lm":
+            raise ValueError(f"explain: true goes with reasoning: lm; {self.reasoning} asks nobody who could explain")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,8 @@ class Rog(System):
         else:
             votes = Counter(end_of(path) for path in ways)
             voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
-            answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, ways)
+            tied = dict.fromkeys(found.ends, 1.0) if kept.reasoning == "none" else None  # a set
+            answer = answer_with(question, found.ends if tied else voted, ways, weights=tied)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
         followed = tuple(path for path, _ in weighed)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)

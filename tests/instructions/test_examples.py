@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config_base import CONF
-from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.config_lm import TAUGHT, ReasonerSection
+from kgqa_core.errors import InputError
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.alignment import learn_wordings
@@ -275,17 +275,8 @@ def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
         list(make_examples(replace(plan, reasoner=ReasonerSection()), [question], rows))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("chain_of_thought", r"'chain_of_thought' cannot be taught.*legal are plan, reason"),
-        ("plans", r"did you mean 'plan'\?"),
-    ],
-)
-def test_an_instruction_without_a_target_cannot_be_taught(world: Any, name: str, message: str) -> None:
-    for wrong in ({"instructions": {name: 1.0}}, {"shares": {name: 0.5}}):
-        with pytest.raises(ConfigError, match=message):
-            list(make_examples(source(world, **wrong), world.questions, world.rows))
+def test_what_a_configuration_may_teach_has_cases() -> None:
+    assert sorted(CASES) == TAUGHT
 
 
 def test_only_a_share_of_the_questions_may_teach_an_instruction(world: Any) -> None:

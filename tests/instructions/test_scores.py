@@ -92,6 +92,24 @@ def test_candidates_may_be_named_by_their_number_alone() -> None:
     assert parse_scores("0: Heat = 0.9", ["Heat", "Heat"], countdown=False) == Scores(((0, 0.9),))
 
 
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("1.00\n0.5\n.25\n", (1, 0.5, 0.25)),
+        ("Score: 0.9, 0.0,\n 1", (0.9, 0, 1)),
+        ("[90%; 8/10; 7]", (0.9, 0.8, 0.7)),
+        ("1.00", None),
+        ("0.9, 0.1", None),
+        ("0.9, 0.1, 0.5, 0.2", None),
+        ("0.9, 0.1 or 0.5", None),
+    ],
+)
+def test_plain_numbers_are_in_the_order_of_the_candidates(text: str, scores: tuple[float, ...] | None) -> None:
+    case = EntitiesCase("who?", tuple(map(EntityCandidate, ("Dawn", "1999", "Dusk"))))
+    found = ScoreEntitiesInstruction(read_prompts()).parse(text, case)
+    assert found == (Scores(tuple(enumerate(scores))) if scores else ParseFailure("no score of a known option", text))
+
+
 def test_what_was_never_offered_is_left_out() -> None:
     assert parse_scores("2: author = 0.9\n1: publisher = 0.8", RELATIONS, countdown=True) == Scores(((0, 0.9),))
     assert isinstance(parse_scores("publisher = 0.8", RELATIONS, countdown=True), ParseFailure)

@@ -168,7 +168,17 @@ def test_clues_are_found_in_what_models_really_write(text: str, clues: tuple[str
     assert reason.ExtractCluesInstruction(PROMPTS).parse(text, reason.ReasonCase("how many?")) == clues
 
 
-@pytest.mark.parametrize(("text", "enough"), [("Yes.", True), ("no", False), ("That is not enough.", False)])
+@pytest.mark.parametrize(
+    ("text", "enough"),
+    [
+        ("Yes.", True),
+        ("no", False),
+        ("**No**: nobody says yes.", False),
+        ("There is no doubt: yes", True),
+        ("Is it known?\nYes, as no-one but her made it.", True),
+        ("That is not enough.", False),
+    ],
+)
 def test_a_verdict_is_found_in_what_models_really_write(text: str, enough: bool) -> None:
     assert choose.EnoughInstruction(PROMPTS).parse(text, choose.EnoughCase("who?")) is enough
 

@@ -240,6 +240,8 @@ def test_without_the_predictor_all_ends_are_answers(forty: Forty) -> None:
     answered = run(forty, found(retrieved(ScriptedModel())), predictor="none")
     assert forty.labels(answered.answer.prediction.answers) == ["Mara Quill", "Oto Brandt", "Ida Moon"]
     assert answered.faithful == (True, True, True)
+    alike = run(forty, found(retrieved(ScriptedModel())), predictor="none", scores="hidden").answer.prediction
+    assert (forty.labels(alike.candidates)[0], alike.scores) == ("Oto Brandt", (2, 1, 1))  # the others tie
 
 
 def test_the_model_itself_may_plan(forty: Forty) -> None:

@@ -172,6 +172,17 @@ def test_branches_are_followed_call_by_call(forty: Forty, case: str) -> None:
     assert answered.faithful == (True,)
 
 
+@pytest.mark.parametrize(
+    ("settings", "cut"), [({}, (0, 0)), ({"max_entities": 1}, (1, 0)), ({"answer_triples": 1}, (0, 1))]
+)
+def test_what_the_caps_leave_out_is_counted(forty: Forty, settings: dict[str, object], cut: tuple[int, int]) -> None:
+    question, _, calls, answer, _ = FOLLOWED["a clue that no relation takes is looked for among the entities before"]
+    counts = run(forty, script(*calls, ("reason", "", answer)), question, **settings).answer.counts
+    assert (counts["num_unseen"], counts["num_ends_cut"], counts["num_clues_cut"]) == (*cut, 0)
+    many = script((CLUES, "", "\n".join(f"clue {place}" for place in range(19))), ("direct", "", answer))
+    assert run(forty, many, question, **settings).answer.counts["num_clues_cut"] == 3
+
+
 @pytest.mark.parametrize(("merge", "times"), [(False, 2), (True, 1)])
 def test_two_ways_to_one_entity_are_two_branches_unless_merged(forty: Forty, merge: bool, times: int) -> None:
     model = ScriptedModel().on(CLUES, "", "comedy\nfilms\nyear\nmayor").on("direct", "", "I do not know")

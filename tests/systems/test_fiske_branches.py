@@ -94,3 +94,4 @@ def test_starts(crowded: SearchGraph, texts: list[str], settings: dict[str, obje
     clues = look_up(crowded, "q", texts, FiskeSection.model_validate(settings))
     assert [min(branch.mapped) for branch in clues.starts] == mapped
     assert len(merge_branches(clues.starts)) == len(set(mapped))
+    assert clues.num_left_out == (9 if settings.get("max_starts") == 4 else 0)

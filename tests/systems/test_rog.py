@@ -266,6 +266,8 @@ def test_without_reasoning_all_that_is_reached_is_the_answer(forty: Forty) -> No
     answered = run(forty, "born", None, given(born=["starred born_in", "year"]), reasoning="none")
     assert answers(forty, answered) == ["Port Amber", "1989", "Westerby"]
     assert answered.faithful == (True,) * 3
+    assert answered.answer.prediction.scores == (1, 1, 1)  # a set
+    assert answered.answer.prediction.candidates == tuple(sorted(answered.answer.prediction.answers))
     assert answered.calls == ()
 
 

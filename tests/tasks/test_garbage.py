@@ -209,6 +209,24 @@ def test_what_a_killed_gc_left_stops_none_of_what_was_made_again(tmp_path: Path)
     assert not [*folder.parent.iterdir()]
 
 
+def test_what_vanishes_while_it_is_counted_has_no_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = tmp_path / "artifacts" / "graph" / ".x.partial"
+    partial.mkdir(parents=True)
+    for name in ("kept", "gone"):
+        (partial / name).write_bytes(bytes(7))
+    os.utime(partial, (time.time() - 7200,) * 2)
+    is_file = Path.is_file
+
+    def look_and_lose(path: Path) -> bool:
+        found = is_file(path)
+        if path.name == "gone":
+            path.unlink(missing_ok=True)  # by the run that is at work there
+        return found
+
+    monkeypatch.setattr(Path, "is_file", look_and_lose)
+    assert [one.bytes for one in find_garbage(tmp_path, last=1, days=0)] in ([7], [14])
+
+
 def test_of_artifacts_of_one_content_those_that_are_named_count(home: Path) -> None:
     """Whatever their fingerprints: the same questions linked in an old graph would keep it."""
     graphs = [make(home, "graph", number) for number in range(4)]

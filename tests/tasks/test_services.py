@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Abort
+from prefect.exceptions import Abort, TerminationSignal
 from prefect.states import Completed, Crashed, Pending, Running, Scheduled
 from typer.testing import CliRunner
 
@@ -49,17 +49,9 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 def made(home: Path, **processes: Started) -> Services:
     services = Services(
-        home=str(home),
-        token="t0ken",
-        host="127.0.0.1",
-        prefect="http://127.0.0.1:7/api",
-        mlflow="http://127.0.0.1:9",
-        own=("prefect", "mlflow"),
-        deployments="prefect.yaml",
-        pools=("kgqa-cpu",),
-        ready=True,
-        processes=processes,
-    )
+        home=str(home), token="t0ken", host="127.0.0.1", prefect="http://127.0.0.1:7/api", mlflow="http://127.0.0.1:9",
+        own=("prefect", "mlflow"), deployments="prefect.yaml", pools=("kgqa-cpu",), ready=True, processes=processes,
+    )  # fmt: skip
     services.write()
     return services
 
@@ -334,7 +326,7 @@ class Pools:
         state = self.states.pop(0)
         return SimpleNamespace(id=run_id, name="otter", state=state, state_name=state.name)
 
-    def set_flow_run_state(self, run_id: str, state: State[Any], force: bool) -> None:
+    def set_flow_run_state(self, run_id: str, state: State[Any], force: bool = False) -> None:
         self.set.append(state)
 
     def run_deployment(self, name: str, **_: object) -> SimpleNamespace:
@@ -383,6 +375,14 @@ def test_a_training_whose_process_was_killed_is_not_waited_for(tmp_path: Path, m
     with pytest.raises(KgqaError, match="training in the pool kgqa-gpu ended as Crashed: see the flow run 'otter'"):
         train_in_pool(tmp_path, "kgqa-gpu", home=tmp_path)
     assert told == ["flow-run-1"]
+
+
+def test_a_training_is_cancelled_with_who_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = Pools(Running()).use(monkeypatch)
+    monkeypatch.setattr("tasks.outbox.end_killed", lambda *_: (_ for _ in ()).throw(TerminationSignal(signal=15)))
+    with pytest.raises(TerminationSignal):
+        train_in_pool(tmp_path, "kgqa-gpu", home=tmp_path)
+    assert [state.name for state in pools.set] == ["Cancelling"]
 
 
 def test_the_second_process_of_one_run_ends_without_a_state(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from mlflow import MlflowClient
 
 import tasks.tracking
 from tasks.mlflow_store import ensure_store, tracking_uri
-from tasks.outbox import waiting
+from tasks.outbox import refused, waiting
+from tasks.overview import overview
 from tasks.run_content import FlowRun
 from tasks.tracking import Published, git_commit, publish
 from tests.conftest import Start
@@ -196,6 +197,21 @@ def test_a_run_that_mlflow_refuses_holds_up_no_other_and_a_damaged_record_costs_
     assert "stage.explorer-seed1" not in seen(home)[1]["brave-otter-2"].data.tags
     publish(home, a_run(3), [])
     assert sorted(seen(home)[1]) == ["brave-otter-1", "brave-otter-2", "brave-otter-3"]
+
+
+def test_a_run_that_mlflow_refuses_for_good_is_set_aside_and_named(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = Pipeline(home).stage("encodings", params={"no; such": 3})
+    assert publish(home, a_run(1), [wrong]) is None
+    assert ([note.run.id for note in waiting(home)], [note.run.id for note in refused(home)]) == ([], ["flow-run-1"])
+    assert "MLflow refuses run brave-otter-1" in caplog.text
+    assert "delivered by the next run" not in caplog.text
+    caplog.clear()
+    assert publish(home, a_run(2), []) is not None
+    assert caplog.text == ""
+    assert overview(home)["runs"]["refused"] == ["brave-otter-1"]
+    assert sorted(seen(home)[1]) == ["brave-otter-2"]
 
 
 def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_not_touched(
