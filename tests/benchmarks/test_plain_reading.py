@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 
@@ -12,6 +13,7 @@ from tests.explorer.worlds import DIM, World, make_graph, make_model, worlds
 CHAIN = [(0, 0, 1), (1, 1, 2), (2, 0, 3), (0, 1, 4), (4, 0, 3)]
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(worlds(num_questions=1))
 def test_unpruned_it_reaches_the_explorers_candidates(world: World) -> None:

@@ -107,6 +107,7 @@ def test_a_run_from_a_dump_reaches_scores_and_knows_its_nodes(folder: Path, buil
     assert ceiling == 75.0  # the question whose topic the dump lacks counts as wrong
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_built_again_and_a_truncated_dump_leaves_nothing(
     folder: Path, build_stages: Build
 ) -> None:

@@ -128,6 +128,7 @@ def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) ->
         assert (done.exit_code, done.stdout) == (code, ""), done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_run_of_one_name_in_a_home_is_told_apart_by_its_user(files: Path) -> None:
     """Builds and notes are kept by name, and every folder's first run file is my.yaml."""
     write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))

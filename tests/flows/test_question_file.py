@@ -199,6 +199,7 @@ def test_what_was_noted_of_a_chunk_is_forgotten_with_it() -> None:
     assert (loaded, rejected.num, rejected.first) == (Loaded(), 1, [reject])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_file(
     pipeline: Pipeline, fake: FileAnswerer, lines: Lines, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ def test_a_sweep_goes_on_where_it_was_and_makes_nothing_twice(run: RunSweep, mon
     assert len({summary.artifact.folder for summary in (first, more, other)}) == 3
 
 
+@pytest.mark.slow
 def test_seeds_are_repetitions_and_runs_train_only_what_differs(
     run: RunSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

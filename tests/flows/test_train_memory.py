@@ -69,6 +69,7 @@ def test_it_is_what_was_measured_within_15_percent(tmp_path: Path, tuning: str, 
     assert abs(estimate / measured - 1) < 0.15, (estimate, measured)
 
 
+@pytest.mark.slow
 def test_shapes_tell_what_a_large_model_needs(tmp_path: Path) -> None:
     LARGE.save_pretrained(tmp_path)  # no weights are there
 

@@ -124,6 +124,7 @@ def test_a_relation_path_of_a_graph_is_written_by_label(films: KnowledgeGraph) -
     assert to_relations(films, ("directed_by", "^composed_by")) is None
 
 
+@pytest.mark.slow
 def test_numba_obeys_no_file_of_the_current_folder_and_keeps_code_where_only_we_can_write(
     start: Start, tmp_path: Path, own_home: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_a_tuned_adapter_says_what_it_was_taught(qwen2: Path, instructions: Path
     assert open_local(qwen2, adapter=report.folder).score(asked, plan)[0][0] > before + 10
 
 
+@pytest.mark.slow
 def test_the_best_step_is_kept_also_where_a_stopped_training_goes_on(
     llama: Path, instructions: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def test_targets_that_cannot_be_tuned_are_refused_before_training(
     load(mixtral, adapter=report.folder)
 
 
+@pytest.mark.slow
 def test_tuning_goes_on_from_an_adapter_and_names_it(qwen2: Path, instructions: Path, tmp_path: Path) -> None:
     """Its first loss is that of the adapter on the same batch, whether LoRA or all weights are tuned."""
     one = {"max_steps": 1, "curve_every": 1, "dropout": 0.0}
@@ -256,6 +258,7 @@ def test_a_stopped_tuning_goes_on_exactly_and_a_finished_one_is_not_done_again(
     assert files_of(job.tuned) == files_of(whole[1])
 
 
+@pytest.mark.slow
 def test_a_stopped_tuning_of_all_weights_goes_on_exactly(llama: Path, instructions: Path, tmp_path: Path) -> None:
     stopped, undisturbed = (
         resumable(llama, instructions, tmp_path / name, tuning="full", learning_rate=1e-3) for name in ("a", "b")

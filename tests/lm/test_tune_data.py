@@ -231,6 +231,7 @@ def test_a_steps_passes_add_up_to_rogs_objective(opened: tuple[Any, Tokens]) -> 
     assert total == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_journal_keeps_no_tokens_for_an_adapter_that_brings_another_tokenizer(
     qwen2: Path, instructions: Path, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_nothing_is_chosen_on_dev_questions_that_teach(run_file: Path) -> None:
         specs_of(run_file, "explorer.learn_dev=true", "systems.run=[rog]")
 
 
+@pytest.mark.slow
 def test_candidates_of_dev_questions_are_of_explorers_that_never_learned_from_them(
     films: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

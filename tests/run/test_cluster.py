@@ -241,6 +241,7 @@ def closed(schema: Any) -> Any:
     return {key: closed(value) for key, value in schema.items()} | ({"additionalProperties": False} if refuses else {})
 
 
+@pytest.mark.slow
 def test_the_manifest_for_kubernetes_is_one_that_the_operator_takes() -> None:
     """docs/dask-cluster.yaml against the resource's definition, which the operator installs."""
     package = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"

@@ -72,6 +72,7 @@ def test_where_the_other_runs_files_are_gone_its_stage_says_so_and_all_others_wh
     assert status["graph"] == "never built"
 
 
+@pytest.mark.slow
 def test_what_was_learned_on_one_graph_answers_on_another(conf: Callable[..., Pipeline], build_stages: Build) -> None:
     conf("first", epochs=60, learning_rate=0.01)
     settings = {"place": "village", "epochs": 1, "learning_rate": 1e-9}  # learns nothing of its own

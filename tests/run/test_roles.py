@@ -137,6 +137,7 @@ def test_the_shipped_adapter_is_one_line_where_there_is_none(folder: Path, monke
     assert SHIPPED.name == "shipped"
 
 
+@pytest.mark.slow
 def test_one_base_answers_all_roles_and_every_table_names_who_played_which(folder: Path) -> None:
     tables = (
         "lm: {kind: local, path: base, adapter: mine}\n"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # The main thread holds the lock of a database that another connection waits for. Its garbage is a cursor of that one.
 DRIVER = """\
 import gc, sqlite3, sys, threading, time
@@ -37,6 +39,7 @@ def seconds_until_committed(folder: Path, how: str) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
 
 
+@pytest.mark.slow
 def test_who_holds_the_lock_goes_on_while_its_garbage_waits_for_another(tmp_path: Path) -> None:
     assert seconds_until_committed(tmp_path, "apart") < 3
     assert seconds_until_committed(tmp_path, "as Python does") > 4  # else this shows nothing

@@ -118,6 +118,7 @@ def test_a_first_release_has_to_load_and_to_beat_its_control(pipeline: Pipeline,
     assert "**Refused**" in refused.markdown
 
 
+@pytest.mark.slow
 def test_limits_of_a_fresh_process_refuse_with_what_was_measured(pipeline: Pipeline, release: Release) -> None:
     held = b"x" * 700_000_000  # what training took is not held against the release
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -138,6 +139,7 @@ def test_what_a_busy_machine_refused_is_measured_again(
     assert (calm.outcome.built, again.outcome.built, again.faults) == (True, False, ())
 
 
+@pytest.mark.slow
 def test_a_release_that_does_not_load_is_refused(
     pipeline: Pipeline, release: Release, tmp_path: Path, asked_here: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_release_that_does_not_load_is_refused(
     assert "a fresh process could not load the release" in reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("asked_here")
 def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     pipeline: Pipeline, release: Release, tmp_path: Path
@@ -204,6 +207,7 @@ def test_a_champion_that_cannot_be_asked_is_a_refusal_that_says_so(
     assert "the champion cannot be asked" in reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("asked_here")
 def test_systems_are_asked_once_with_the_parts_of_each_release(tmp_path: Path) -> None:
     write_places(tmp_path)

@@ -292,6 +292,7 @@ def test_where_mlflow_is_away_aliases_wait_and_a_model_that_is_asked_for_is_an_e
     assert "s3cret" not in caplog.text + str(told.value)
 
 
+@pytest.mark.slow
 def test_a_failed_run_with_a_gate_registers_what_it_judged_as_that_may_be_champion(
     empty_store: Path, tiny_run: TinyRun, tmp_path: Path
 ) -> None:

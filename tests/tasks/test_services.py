@@ -260,6 +260,7 @@ def test_an_ipv6_host_has_brackets_in_addresses(tmp_path: Path, monkeypatch: pyt
     assert command[-4:] == ["--host", "::1", "--port", "4299"]
 
 
+@pytest.mark.slow
 def test_commands_without_a_configuration_have_the_home_of_those_in_conf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def worse_where(run: EvaluatedRun, lost: np.ndarray) -> EvaluatedRun:
     return replace(run, scores=replace(run.scores, values=values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("disagree", "num"), [(0.05, 600), (0.1, 1200)])
 def test_as_many_questions_as_it_asks_for_tell_equal_from_worse_nine_times_in_ten(disagree: float, num: int) -> None:
     trials = 30
