@@ -112,6 +112,7 @@ WORLD_QUESTIONS = 18  # of each draw
 PROPOSED = {"metaqa-joint": 0.3, "demo": 0.3, "worlds": 0.6}  # share of the questions whose plans the encoder proposes
 NUM_PROPOSED = 12  # at most
 PASS = 7  # each draws other questions
+TAKEN = 0.5  # share of the way from the adapter before to the tuned one that is shipped: what was learned before stays
 
 
 def renamed(example: Example) -> Example:
@@ -232,18 +233,25 @@ def run(home: Path) -> None:
         "shares": {"metaqa": METAQA, "demo": DEMO, "webqsp": WEBQSP, "worlds": WORLDS},
         "tuning": section.model_dump(mode="json"),
         "report": report.model_dump(mode="json", exclude={"folder"}),
+        "taken": TAKEN,
         "command": "python -m benchmarks shipped_adapter",
         "started_from": {"sha256": hash_file(start / "adapter_model.safetensors"), "recipe": before},
     }
-    ship(report.folder, SHIPPED, told)
+    ship(start, report.folder, SHIPPED, told)
     shutil.rmtree(start)  # the next tuning goes on from this one's
 
 
-def ship(adapter: Path, out: Path, recipe: dict[str, object]) -> None:
-    """Write an adapter in bfloat16, without what depends on the machine, and how it was made."""
+def ship(start: Path, adapter: Path, out: Path, recipe: dict[str, object]) -> None:
+    """Write the mean of two adapters in bfloat16, without what depends on the machine, and how it was made.
+
+    Weights between those before and after a tuning keep more of what was known before (Wortsman et al., 2022, WiSE-FT).
+    """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    tensors = {name: one.to(torch.bfloat16) for name, one in load_file(adapter / "adapter_model.safetensors").items()}
+    before, after = (load_file(one / "adapter_model.safetensors") for one in (start, adapter))
+    tensors = {
+        name: torch.lerp(before[name].float(), tuned.float(), TAKEN).to(torch.bfloat16) for name, tuned in after.items()
+    }
     save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -101,7 +101,7 @@ def write_adapter(folder: Path, value: float) -> Path:
 
 
 def test_a_tuning_goes_on_from_the_adapter_that_is_shipped_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each made-up tuning adds one; the second is killed in the middle, and the shipped adapter is written over."""
+    """Each made-up tuning adds one, half of which is taken; the second is killed, and SHIPPED is written over."""
     started, data = list[float](), tmp_path / "data"
 
     def tune(job: Any, on_point: Any) -> Any:
@@ -127,6 +127,7 @@ def test_a_tuning_goes_on_from_the_adapter_that_is_shipped_now(tmp_path: Path, m
     with pytest.raises(KeyboardInterrupt):
         shipped_adapter.run(home)
     shipped_adapter.run(home)
-    assert started == [0.0, 1.0, 1.0]
+    assert started == [0.0, 0.5, 0.5]
+    assert float(load_file(tmp_path / "shipped" / WEIGHTS)["w"]) == 1.0
     recipe = json.loads((tmp_path / "shipped" / "recipe.json").read_text(encoding="utf-8"))
     assert "started_from" in recipe["started_from"]["recipe"]
