@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.adapter_pools import webqsp_examples, world_pools
 from benchmarks.measure import data_folder
 from benchmarks.worlds import FILE as WORLDS_FILE
-from benchmarks.worlds import HELD_OUT, draw_world, read_worlds, write_worlds
+from benchmarks.worlds import HELD_OUT, NAMES_FILE, draw_world, read_worlds, write_worlds
 from kgqa_core.artifacts import hash_file, written_whole
 from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_file import read_config
@@ -224,7 +224,7 @@ def run(home: Path) -> None:
     told = {
         "base": {"file": FILE, "sha256": SHA256},
         "taught_by": {name: hash_file(data / name) for name in TAUGHT_BY}
-        | {"demo": "the dataset of this package", "worlds": hash_file(WORLDS_FILE)},
+        | {"demo": "the dataset of this package", "worlds": hash_file(WORLDS_FILE), "names": hash_file(NAMES_FILE)},
         "licences": LICENCES,
         "examples": counts,
         "graph_settings": SETTINGS,
@@ -242,7 +242,7 @@ def run(home: Path) -> None:
 
 
 def ship(start: Path, adapter: Path, out: Path, recipe: dict[str, object]) -> None:
-    """Write the mean of two adapters in bfloat16, without what depends on the machine, and how it was made.
+    """Write what lies between two adapters in bfloat16, without what depends on the machine, and how it was made.
 
     Weights between those before and after a tuning keep more of what was known before (Wortsman et al., 2022, WiSE-FT).
     """

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_ask import ask_questions, asked_settings, open_and_ask, open_answerer, open_asked_run
+from flows.cli_ask import (
+    ask_questions,
+    open_and_ask,
+    open_answerer,
+    open_asked_run,
+    system_settings,
+    untaught_settings,
+)
 from flows.cli_builds import builds
 from flows.cli_compare import compare, confidence
 from flows.cli_export import export
@@ -228,7 +235,8 @@ def evaluate(
     if questions is None:
         if out is not None or controls:
             raise typer.BadParameter("--out and --controls go with --questions")
-        run_and_print("evaluate", conf, asked_settings(conf, settings or (), systems, answered_by), as_json)
+        given = [*untaught_settings(conf, settings or (), systems, answered_by), *(settings or ())]
+        run_and_print("evaluate", conf, [*given, *system_settings(systems, answered_by)], as_json)
         return
     if systems and "," in systems:
         raise typer.BadParameter(f"--questions are answered by one system, not by {systems}")

@@ -72,9 +72,10 @@ def open_asked_run(conf: Path, settings: list[str], system: str | None, answered
     """Open a run with the one system, or variant, that is asked; None: its explorer alone."""
     from kgqa_core.config_file import read_config
 
-    systems = read_config(conf, [*settings, *system_settings(None, answered_by)]).systems
+    given = [*untaught_settings(conf, settings, system, answered_by), *settings]
+    systems = read_config(conf, [*given, *system_settings(None, answered_by)]).systems
     is_variant = systems is not None and system in systems.variants
-    return open_run(conf, asked_settings(conf, settings, None if is_variant else system, answered_by))
+    return open_run(conf, [*given, *system_settings(None if is_variant else system, answered_by)])
 
 
 def open_and_ask(
@@ -95,29 +96,24 @@ def open_and_ask(
         return ask_system(pipeline, question, *topics, row=system)
 
 
-def asked_settings(conf: Path, settings: Sequence[str], systems: str | None, answered_by: str | None) -> list[str]:
-    """Return ``settings`` with what --systems and --answered-by say.
+def untaught_settings(
+    conf: Path, settings: Sequence[str], systems: str | None, answered_by: str | None
+) -> Iterator[str]:
+    """Yield what --systems need where the run has taught no model: the one in the box, with its shipped adapter.
 
-    A run that says nothing of language models and systems has taught none. There the model in the box answers, by its
-    shipped adapter.
+    That is a run that says nothing of language models and systems. What a user sets goes behind these, and counts.
     """
     from kgqa_core.config_file import read_config
 
-    given = [*settings, *system_settings(systems, answered_by)]
     names = (systems or "").split(",")
     if set(names) <= {"", "explorer"} or (answered_by and "lm" not in answered_by.split(",")):
-        return given
+        return
     run = read_config(conf, [one for one in settings if not one.startswith("systems")])  # they may need the model
     if run.lm is not None or run.systems is not None:
-        return given
+        return
     say(f"{conf} names no language model: the one in the box answers, with the adapter that comes with it", err=True)
-    return [*untaught(names), *given]
-
-
-def untaught(systems: Sequence[str]) -> Iterator[str]:
-    """Yield settings of systems for a graph of which no model was taught anything (figures: docs/results.md)."""
     yield from ("lm.kind=packaged", "lm.adapter=shipped", "systems.answers=shown")
-    if "rog" in systems:  # the model's own plans guess at relations that it never saw
+    if "rog" in names:  # the model's own plans guess at relations that it never saw; figures: docs/results.md
         yield from ("systems.rog.plans=encoder", "systems.rog.num_plans=8")
 
 

@@ -293,10 +293,12 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
     def parse(self, text: str, case: EntitiesCase) -> Scores | ParseFailure:
         """Return the scores of a text; numbers alone are in order; of one candidate the first, else the last number."""
         found = parse_scores(text, [one.name for one in case.candidates], countdown=False)
+        if not isinstance(found, ParseFailure):
+            return found
         plain = [_BEGINS.fullmatch(part) for part in re.split(r"\s*[\n,;]\s*", text[:MAX_LINE].strip(" \n[]()"))]
-        if isinstance(found, ParseFailure) and len(plain) == len(case.candidates) and all(plain):
+        if len(plain) == len(case.candidates) and all(plain):
             return Scores(tuple((place, _share(number)) for place, number in enumerate(plain) if number))
-        if isinstance(found, ParseFailure) and len(case.candidates) == 1:
+        if len(case.candidates) == 1:
             first = _BEGINS.match(text[:MAX_LINE])
             numbers = [first] if first else list(_NUMBER.finditer(text[-MAX_LINE:]))
             return Scores(((0, _share(numbers[-1])),)) if numbers else failure("no score", text)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import question_file
-from flows.cli_ask import asked_settings, system_settings
+from flows.cli_ask import open_asked_run, system_settings, untaught_settings
 from flows.question_file import FileAnswerer, Rejected, _move, answer_file, evaluate_file, needed_stages, open_row
 from flows.score import score_file
 from kgqa_core.config import RunConfig
@@ -299,11 +299,14 @@ def test_where_a_run_taught_no_model_the_one_in_the_box_answers_by_its_shipped_a
 ) -> None:
     conf = tmp_path / "mine.yaml"
     conf.write_text("dataset: {name: mine, source: embedded}\nencoder: {kind: minilm}\nexplorer: {steps: 2}\n" + added)
-    settings = asked_settings(conf, *given)
-    if plans == "":
-        assert settings == [*given[0], *system_settings(*given[1:])]
+    settings, systems, answered_by = given
+    defaults = [*untaught_settings(conf, settings, systems, answered_by)]
+    assert bool(defaults) == (plans != "")
+    if not defaults:
         return
-    run = read_config(conf, settings)
+    run = read_config(conf, [*defaults, *settings, *system_settings(systems, answered_by)])
     assert run.lm is not None and run.systems is not None
     assert (run.lm.kind, run.lm.adapter, run.systems.answers) == ("packaged", SHIPPED, "shown")
     assert plans is None or run.systems.settings_of("rog").plans == plans
+    if systems == "rog":
+        assert open_asked_run(conf, settings, systems, answered_by).config == run  # as kgqa ask opens it
