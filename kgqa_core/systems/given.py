@@ -7,9 +7,11 @@ are the file's, in its order. Rows beside may copy their ends, or repeat what th
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from kgqa_core.config_base import FileDataset, FilePath, Section
 from kgqa_core.config_systems import SystemType
@@ -24,8 +26,8 @@ from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.questions.formats import question_files
 from kgqa_core.questions.link import ids_of
-from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with
-from kgqa_core.systems.types import Ask, Steps, System, SystemAnswer
+from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with, read_in_orders
+from kgqa_core.systems.types import Steps, System
 from kgqa_core.types import Question, ReasoningPath
 
 MAX_WAYS = 100  # in which the names of one path may be read
@@ -37,6 +39,7 @@ class GivenSection(Section):
     file: FilePath | None = None  # JSON lines as graph.given says; None: the run's question files, of format paths
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
+    orders: Annotated[int, Field(ge=1, le=26)] = 1  # in which the model reads the paths; all names are answers
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
 
 
@@ -74,9 +77,10 @@ class Given(System):
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
             names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))
             case = ReasonCase(question.text, "", shown, names)  # retrievers' paths end at their candidates
-            (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.scores == "real"), case)]
-            answer = answer_on_paths(self.search, question, reply.result, paths)
-        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+            instruction = ReasonInstruction(self.prompts, scored=kept.scores == "real")
+            said, sure = yield from read_in_orders(instruction, case, kept.orders, question.id)
+            answer = replace(answer_on_paths(self.search, question, said, paths), confidence=sure)
+        return replace(answer, counts={**answer.counts, **counts})
 
     def _resolve(self, path: LabelledPath) -> ReasoningPath | None:
         """Return a path of names in the graph; None where it does not stand there, in either direction of a relation.

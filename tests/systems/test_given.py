@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,34 @@ def test_shuffled_by_seed_and_question(forty: Forty, born: Path) -> None:
     orders = [order(seed, order="drawn") for seed in range(9)]
     assert orders == [order(seed, order="drawn") for seed in range(9)] and len(set(orders)) > 2
     assert {frozenset(one) for one in orders} == {frozenset(order(0))}
+
+
+def test_read_in_several_orders_all_names_are_answers_those_of_more_orders_first(forty: Forty, born: Path) -> None:
+    """A reader that stops after the way that it meets first: each way's end is named, the most frequent leads."""
+    ends = {"Salt Road → starred": "Westerby", "Salt Road → directed_by": "Port Amber", "Ida Moon": "Salt Road"}
+    met = {start: (lambda text, start=start: text.split("Paths:\n")[-1].startswith(start)) for start in ends}
+    model = ScriptedModel()
+    for start, end in ends.items():
+        model.on("reason", met[start], end, times=None)
+    answered = answer_one(forty, given(forty, born, orders=9), "born", model)
+    firsts = Counter(lines_under(prompt.text, "Paths:")[0] for prompt in model.asked)
+    assert len({prompt.text for prompt in model.asked}) == len(model.asked) <= 6  # of three ways, each order once
+    assert {tuple(sorted(lines_under(prompt.text, "Paths:"))) for prompt in model.asked} == {tuple(sorted(firsts))}
+    votes = Counter(
+        {end: sum(firsts[line] for line in firsts if line.startswith(start)) for start, end in ends.items()}
+    )
+    assert [votes[name] for name in answers(forty, answered)] == sorted(votes.values(), reverse=True)
+    assert answered.confidence == max(votes.values()) / len(model.asked)
+
+
+def test_of_several_orders_those_that_are_read_count(forty: Forty, born: Path) -> None:
+    """One reply is unreadable, one abstains; all that abstain are an abstention, all unreadable ones are unreadable."""
+    model = ScriptedModel().on("reason", "", "I do not know.").on("reason", "", "").on("reason", "", "Westerby")
+    answered = answer_one(forty, given(forty, born, orders=3), "born", model)
+    assert answers(forty, answered) == ["Westerby"] and answered.confidence == 1 / 3
+    for said, status in (("I do not know.", "abstained"), ("", "unreadable")):
+        model = ScriptedModel().on("reason", "", said, times=None)
+        assert answer_one(forty, given(forty, born, orders=3), "born", model).status == status
 
 
 def test_a_question_that_the_file_does_not_know_is_an_abstention(forty: Forty, born: Path) -> None:
