@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Literal
 
-from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
-from kgqa_core.instructions.answers import Answers, Explained, distinct_names, match_answers
+from kgqa_core.instructions.answers import Answers, Explained, match_answers
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion, weigh_plans
-from kgqa_core.instructions.reason import ExplainInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.instructions.scores import USUAL_BUDGET, RelationsCase, ScoreRelationsInstruction, Scores
 from kgqa_core.instructions.types import ParseFailure
@@ -138,34 +135,7 @@ def answer_by_name(
     return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": len(matched.unsupported)})
 
 
-# ------ Asking on paths: in several orders, or after a search of its own.
-
-
-def read_in_orders(
-    instruction: ReasonInstruction | ExplainInstruction, case: ReasonCase, orders: int, question_id: str
-) -> Rounds:
-    """Return what a model answers that reads the paths in so many orders, and the share of them that name its first.
-
-    Where several ways lead to answers, a reader often stops after those that it meets first. So a name that any order
-    brings is an answer, and those that more orders bring come first (ours). Paths of one way stay together. The first
-    order is the case's own; with that one alone the share is None.
-    """
-    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question_id)
-    drawn = [tuple(ways), *(tuple(chance.sample(ways, len(ways))) for _ in range(4 * orders) if orders > 1)]
-    asks: list[Ask[Any]] = []
-    for order in islice(dict.fromkeys(drawn), orders):  # two ways have but two
-        turned = sorted(case.paths, key=lambda path: order.index((path.start, path.steps)))
-        asks.append(Ask(instruction, replace(case, paths=tuple(turned)) if asks else case))
-    replies = yield asks
-    said = [reply.result for reply in replies]
-    read = [one for one in said if isinstance(one, Answers)]
-    if len(asks) == 1 or not read:
-        return said[0], None
-    votes = Counter(normalise_name(name) for one in read for name in one.names)
-    names = distinct_names(chain.from_iterable(one.names for one in read))
-    ranked = tuple(sorted(names, key=lambda name: -votes[normalise_name(name)]))
-    sure = votes[normalise_name(ranked[0])] / len(asks) if ranked else None
-    return Answers(ranked, all(one.abstained for one in read)), sure
+# ------ What a model said after a search of its own, on the paths that it was shown.
 
 
 def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence[ReasoningPath]) -> Ask[Answers]:

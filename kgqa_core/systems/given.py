@@ -7,7 +7,9 @@ are the file's, in its order. Rows beside may copy their ends, or repeat what th
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,18 +18,19 @@ from pydantic import Field
 from kgqa_core.config_base import FileDataset, FilePath, Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.errors import ConfigError
+from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.given import read_given
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.nsm import LabelledPath, QuestionLine
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
-from kgqa_core.instructions.answers import Answers
+from kgqa_core.instructions.answers import Answers, distinct_names
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.questions.formats import question_files
 from kgqa_core.questions.link import ids_of
-from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with, read_in_orders
-from kgqa_core.systems.types import Steps, System
+from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with
+from kgqa_core.systems.types import Ask, Rounds, Steps, System
 from kgqa_core.types import Question, ReasoningPath
 
 MAX_WAYS = 100  # in which the names of one path may be read
@@ -41,6 +44,31 @@ class GivenSection(Section):
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
     orders: Annotated[int, Field(ge=1, le=26)] = 1  # in which the model reads the paths; all names are answers
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
+
+
+def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int, question_id: str) -> Rounds:
+    """Return what a model answers that reads the paths in so many orders, and the share of them that name its first.
+
+    Where several ways lead to answers, a reader often stops after those that it meets first. So a name that any order
+    brings is an answer, and those that more orders bring come first (ours). Paths of one way stay together. The first
+    order is the case's own; with that one alone the share is None.
+    """
+    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question_id)
+    drawn = [tuple(ways), *(tuple(chance.sample(ways, len(ways))) for _ in range(4 * orders) if orders > 1)]
+    asks = [Ask(instruction, case)]
+    for order in islice(dict.fromkeys(drawn), 1, orders):  # two ways have but two
+        turned = sorted(case.paths, key=lambda path: order.index((path.start, path.steps)))
+        asks.append(Ask(instruction, replace(case, paths=tuple(turned))))
+    replies = yield asks
+    said = [reply.result for reply in replies]
+    read = [one for one in said if isinstance(one, Answers)]
+    if len(asks) == 1 or not read:
+        return said[0], None
+    votes = Counter(normalise_name(name) for one in read for name in one.names)
+    names = distinct_names(chain.from_iterable(one.names for one in read))
+    ranked = tuple(sorted(names, key=lambda name: -votes[normalise_name(name)]))
+    sure = votes[normalise_name(ranked[0])] / len(asks) if ranked else None
+    return Answers(ranked, all(one.abstained for one in read)), sure
 
 
 @dataclass(frozen=True, slots=True)

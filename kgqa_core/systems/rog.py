@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -22,8 +22,8 @@ from kgqa_core.instructions.reason import (
     gather_evidence,
 )
 from kgqa_core.instructions.render import Prompts
-from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with, read_in_orders
-from kgqa_core.systems.types import Steps, System, SystemAnswer
+from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with
+from kgqa_core.systems.types import Ask, Steps, System, SystemAnswer
 from kgqa_core.types import Question
 
 NO_PROMPT = 10_000  # reasoning paths of a question where no prompt has to hold them
@@ -38,15 +38,12 @@ class RogSection(Section):
     reasoning: Literal["lm", "none", "vote"] = "lm"  # none: all that is reached; vote: the most often reached
     vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in a prompt that has a line for each
-    orders: Annotated[int, Field(ge=1, le=26)] = 1  # in which the model reads the plans' paths; all names are answers
     explain: bool = False  # ask for an explanation with the answers
 
     @model_validator(mode="after")
     def _asks_who_explains(self) -> RogSection:
         if self.explain and self.reasoning != "lm":
             raise ValueError(f"explain: true goes with reasoning: lm; {self.reasoning} asks nobody who could explain")
-        if self.explain and self.orders > 1:
-            raise ValueError("explain: true goes with orders: 1; an explanation is of one reading")
         return self
 
 
@@ -82,9 +79,8 @@ class Rog(System):
         if kept.reasoning == "lm":
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ExplainInstruction(self.prompts) if kept.explain else ReasonInstruction(self.prompts)
-            case = ReasonCase(question.text, "", found.paths, shown)
-            said, share = yield from read_in_orders(instruction, case, kept.orders, question.id)
-            answer = replace(answer_by_name(self.search, question, said, ways, on_rows=True), confidence=share)
+            (reply,) = yield [Ask(instruction, ReasonCase(question.text, "", found.paths, shown))]
+            answer = answer_by_name(self.search, question, reply.result, ways, on_rows=True)
         else:
             votes = Counter(end_of(path) for path in ways)
             voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
