@@ -26,6 +26,7 @@ BENCHMARKS = (
     "paraphrases",
     "choosing",
     "worlds",
+    "orders",
     "supervision",
     "execute_plans",
     "harness",

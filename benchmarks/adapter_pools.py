@@ -192,13 +192,18 @@ def draw_pool(
     return walks, set(right)
 
 
+def is_dev(asked: Asked) -> bool:
+    """Return whether a question, one in ten, teaches nothing in any pass."""
+    return random.Random(f"dev {asked.id}").random() < 0.1
+
+
 def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed: int = 0) -> Iterator[Example]:
     """Yield examples of reason, choose and plan; one question in ten is dev."""
     names, questions = read_names(data / "freebase" / "sample.nt.gz"), read_asked(data)
     chains = [one.chain for one in questions]
     for asked in questions:
         chance = random.Random(f"{seed} {asked.id}")
-        split = "dev" if random.Random(f"dev {asked.id}").random() < 0.1 else "train"
+        split = "dev" if is_dev(asked) else "train"
         if chance.random() < shares.get("reason", 0):
             walks, right = draw_pool(asked, chains, names, chance, chance.choice((PLANNED, RETRIEVED)))
             yield _reason_example(asked, walks, right, prompts, split)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks import shipped_adapter
-from benchmarks.adapter_pools import PLANNED, RETRIEVED, Asked, Names, draw_pool, world_pools
+from benchmarks.adapter_pools import PLANNED, RETRIEVED, Asked, Names, draw_pool, webqsp_examples, world_pools
+from benchmarks.measure import data_folder
+from benchmarks.orders import draw_lines
 from benchmarks.shipped_adapter import SYNONYMS, renamed
 from benchmarks.worlds import draw_world, read_worlds
+from kgqa_core.graph.given import parse_given
 from kgqa_core.instructions.answers import ABSTENTION
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
@@ -64,6 +68,19 @@ def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_o
         assert all(walk.nodes[1].startswith("m.0") for walk in walks if len(walk.nodes) == 3)  # an n-ary fact
         abstained += not right
     assert 0 < abstained < 20
+
+
+@pytest.mark.realdata
+def test_pools_read_in_several_orders_are_of_questions_that_taught_nothing() -> None:
+    lines = list(islice(draw_lines(RETRIEVED), 50))
+    shares = {"reason": 1.0, "choose": 1.0, "plan": 1.0}
+    teaching = {
+        one.question_id for one in webqsp_examples(data_folder(), read_prompts(None), shares) if one.split == "train"
+    }
+    assert len(teaching) > 2_000 and teaching.isdisjoint(line["id"] for line in lines)
+    for line in lines:
+        read = parse_given(line)
+        assert not isinstance(read, str) and set(read.answers) <= {path[-1] for path, _ in read.paths}
 
 
 def test_pools_of_a_world_say_one_thing_by_several_labels_of_a_relation() -> None:
