@@ -41,6 +41,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("way", [None, PLAIN], ids=["merged", "plain"])
 def test_the_same_seed_gives_the_same_weights_bit_by_bit(way: Walk | None) -> None:

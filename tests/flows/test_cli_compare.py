@@ -88,6 +88,7 @@ def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_config.runtime.home.parent / "tiny.yaml"
 
 
+@pytest.mark.slow
 def test_a_run_is_a_configuration_a_folder_or_a_table(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
     folder = Pipeline(tiny_config).artifact("evaluation-seed0").folder
     copy = Path(shutil.copy(folder / "predictions.parquet", tmp_path / "copy.parquet"))

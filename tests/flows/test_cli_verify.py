@@ -21,6 +21,7 @@ def kgqa(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found_and_removed_artifacts_are_made_again(
     tiny_copy: RunConfig, tiny_config: RunConfig, build_stages: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[st
     }
 
 
+@pytest.mark.slow
 def test_one_system_of_two_runs_keeps_two_names(compared: Pipeline, tmp_path: Path) -> None:
     folder = compared.artifact("system-explorer-seed0").folder
     words = [str(folder), str(folder / "predictions.parquet")]
@@ -267,6 +268,7 @@ def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_expl
         assert sum(found["nodes"].values()) <= 100 + 0.05 * len(found["nodes"])  # each is rounded
 
 
+@pytest.mark.slow
 def test_the_overview_of_explorers_has_what_their_evaluations_found_beside_the_controls(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_what_a_goal_needs_is_made_first_and_what_is_there_is_skipped(tiny: Pipe
     assert [outcome.artifact.folder for outcome in outcomes] == [tiny.artifact(key).folder for key in KEYS[:num]]
 
 
+@pytest.mark.slow
 def test_only_what_the_store_lacks_is_handed_to_a_worker(tiny_copy: RunConfig) -> None:
     asked: list[tuple[str, str, bool]] = []
 
@@ -102,6 +103,7 @@ class Kept:
         self.stages = [(outcome.key, outcome.built) for outcome in stages]
 
 
+@pytest.mark.slow
 def test_each_stage_is_shown_once_as_made_or_as_there_and_noted_as_soon_as_it_is(
     tiny_copy: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def rows_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for table in tables for row in table]
 
 
+@pytest.mark.slow
 @given(
     worlds,
     st.sampled_from([None, 1, 2, 3]),
@@ -169,6 +170,7 @@ def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any
         return list(pool.map(function, items))
 
 
+@pytest.mark.slow
 @given(worlds, st.sampled_from([None, 2]), st.sampled_from([None, 1]))
 @settings(max_examples=3)  # each builds three graphs
 def test_parts_groups_workers_and_memory_change_no_byte(world: World, hops: int | None, hub_cap: int | None) -> None:

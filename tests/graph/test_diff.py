@@ -116,6 +116,7 @@ TRIPLES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=TRIPLES, after=TRIPLES)
 def test_any_two_graphs_differ_as_their_sets_of_labels_do(
@@ -139,6 +140,7 @@ def assert_differ_as_sets(folder: Path, before: list[Triple], after: list[Triple
     assert labels_where(compared.new, compared.new_ends) == {end for h, _, t in new - old for end in (h, t)}
 
 
+@pytest.mark.slow
 def test_many_triples_over_many_pieces_differ_as_sets_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgqa_core.graph.diff.RANGE_EDGES", 257)
     drawn = np.random.default_rng(7).integers(0, [[311], [11], [211]], (2, 3, 2503)).transpose(0, 2, 1).tolist()

@@ -221,6 +221,7 @@ clean = st.text(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(rows=st.lists(st.tuples(clean, clean, clean), max_size=5), end=st.sampled_from(["", "\n", "\r\n"]))
 def test_a_file_read_at_once_is_read_as_line_by_line(rows: list[Row], end: str) -> None:

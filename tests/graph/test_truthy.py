@@ -154,6 +154,7 @@ def test_names_are_read_and_properties_name_the_relations(tmp_path: Path) -> Non
     assert pq.read_table(graph.folder / "types.parquet")["type"].to_pylist() == ["Q5"]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from(LINES), max_size=60), st.integers(200, 3000))
 def test_any_lines_in_any_order_are_read_as_by_another_parser(

@@ -87,6 +87,7 @@ def test_what_was_put_first_is_what_everybody_gets(
         assert again.get(oracle) == oracle and again.num_damaged == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @example(place=3840, flip=128, cut=False)  # in the table's definition: SQLite's message is no UTF-8 then
 @given(place=st.integers(0), flip=st.integers(1, 255), cut=st.booleans())

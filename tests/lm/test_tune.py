@@ -155,6 +155,7 @@ def test_a_row_that_the_memory_does_not_hold_ends_the_training(
         tune(make_job(qwen2, instructions, tmp_path / "full", tuning="full"))
 
 
+@pytest.mark.slow
 def test_bfloat16_products_still_learn(llama: Path, instructions: Path, tmp_path: Path) -> None:
     report = tune(make_job(llama, instructions, tmp_path, precision="bfloat16"))
     plain = tune(make_job(llama, instructions, tmp_path / "plain"))

@@ -227,6 +227,7 @@ def test_what_vanishes_while_it_is_counted_has_no_size(tmp_path: Path, monkeypat
     assert [one.bytes for one in find_garbage(tmp_path, last=1, days=0)] in ([7], [14])
 
 
+@pytest.mark.slow
 def test_of_artifacts_of_one_content_those_that_are_named_count(home: Path) -> None:
     """Whatever their fingerprints: the same questions linked in an old graph would keep it."""
     graphs = [make(home, "graph", number) for number in range(4)]

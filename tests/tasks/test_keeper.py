@@ -60,6 +60,7 @@ def test_a_jump_of_the_clock_takes_no_run_from_its_worker(tmp_path: Path, clock:
     assert kept.scheduled == ["flow_runs/r1/set_state"]
 
 
+@pytest.mark.slow
 def test_a_fresh_home_whose_servers_are_somebody_elses_says_why_nothing_could_be_deployed(tmp_path: Path) -> None:
     """No service of ours had a log before."""
     kept = StandIn(tmp_path)

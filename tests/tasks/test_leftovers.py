@@ -92,6 +92,7 @@ def test_a_recycled_process_id_is_never_ended(tmp_path: Path, child: subprocess.
     assert not record.path(tmp_path).exists()
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_listen_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "GRACE_SECONDS", 0.3)
     deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"

@@ -27,6 +27,7 @@ from tests.tasks.published import (
 )
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_it_had(
     home: Path, start: Start
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_
     assert not list((home / "outbox").iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_run_that_prefect_started_once_more_is_not_told_to_have_crashed(home: Path, start: Start) -> None:
     run = start(NOTED, home, stdout=subprocess.PIPE)
     assert run.stdout is not None and run.stdout.readline() == "noted\n"

@@ -90,6 +90,7 @@ def retrained(tiny: TinyRun, folder: Path, seed: int) -> list[StageOutcome]:
     return outcomes
 
 
+@pytest.mark.slow
 def test_a_trained_explorer_is_a_version_that_says_what_it_was_made_of(registered: Path, tiny_run: TinyRun) -> None:
     client = client_of(registered)
     model = client.get_registered_model("kgqa-tiny")
@@ -178,6 +179,7 @@ def test_what_a_kill_left_of_a_registration_is_used_or_removed(
     assert aliases(home) == {"champion": 1, "challenger": 2}
 
 
+@pytest.mark.slow
 def test_a_registration_that_fails_costs_no_run(
     tmp_path: Path,
     empty_store: Path,
