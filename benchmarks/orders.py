@@ -51,10 +51,11 @@ def run(home: Path, size: int = FULL) -> None:
             "encoder": {"kind": "hash"},
             "explorer": {"steps": 3, "edge_budget": 200, "epochs": 1},
         }
-        (folder / "orders.yaml").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        conf = folder / f"orders-{folder.name}.yaml"  # a run is called like its file
+        conf.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         variants = json.dumps({row: {"system": "given", "settings": one} for row, one in settings.items()})
         asked = f"systems={{run: [], answers: shown, variants: {variants}}}"
-        for row in evaluate(home, size, LM, asked, conf=str(folder / "orders.yaml"))["rows"]:
+        for row in evaluate(home, size, LM, asked, conf=str(conf))["rows"]:
             found = row["overall"]
             rows[row["system"]].append(f"{found['hits1']:.1f} / {found['f1']:.1f} ({found['calls_per_question']:.1f})")
     lines += [f"| {name} | {' | '.join(told)} |" for name, told in rows.items()]
