@@ -16,28 +16,32 @@ from kgqa_core.instructions.types import ParseFailure, failure
 ABSTENTION = "I do not know"
 MAX_NAME = 300  # characters; a longer line is prose, not a name
 MAX_LINES = 2000  # of an answer that are read
+MOST_JOINED = 5  # parts between commas, or "and", that one name has beside others on its line
 
 _ABSTAINED = re.compile(
-    r"(?:(?:i(?: a|.)m sorry,? (?:but )?)?i (?:do not|don.?t) (?:know(?: the answers?\b.*)?|have enough inf.*)"
+    r"[\W_]*(?:(?:i(?: a|.)m sorry,? (?:but )?)?i (?:do not|don.?t) (?:know(?: the answers?\b.*)?|have enough inf.*)"
     r"|i (?:cannot|can.?t|am unable to) (?:answer|determine|tell)\b.*"
-    r"|unknown|none|none of (?:these|the above|them)|n/?a|no answers?|not enough information"
-    r"|(?:it )?cannot be (?:determined|answered)\b.*)\W*",
+    r"|unknown|null|none|none of (?:these|the above|them)|n/?a|no answers?|not enough information"
+    r"|(?:it )?cannot be (?:determined|answered)\b.*)[\W_]*",
     re.IGNORECASE,
 )
-_BULLET = re.compile(r"(?:[-*•–]|\(?\d{1,3}[.)])\s+")
+BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 LEAD = (
-    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?"
-    r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_]*(?:(?:is|are)\b[\s*_]*:?|:)[ \t*_]*"
+    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
+    r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_\"]*(?:(?:is|are)\b[\s*_]*:?|:)[ \t*_]*"
 )
-"""What stands before an answer: "Answer:", "So the final answer is"."""
-_HEADING = re.compile(r"^[ \t*#>_•–-]*" + LEAD, re.IGNORECASE | re.MULTILINE)
+"""What stands before an answer: "Answer:", "So the final answer is"; a key of JSON, too."""
+_TITLE = r"(?:#+[ \t]|\*\*)[ \t*]*(?:the\s+)?(?:final\s+|correct\s+)?answers?(?:\(s\))?[ \t*]*$"  # in Markdown, alone
+_HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)
 _MORE = re.compile(r"and \d+ more\W*", re.IGNORECASE)  # what a prompt says of names that it leaves out
-_FENCE = re.compile(r"```\w*|[\[\](){},]+")
-_BOLD = re.compile(r"(\*\*|__|`)(.+)\1")
-_QUOTES = re.compile(r"\"(.*)\"|'(.*)'|“(.*)”")
+_FENCE = re.compile(r"```\w*|[\[\](){},]+|.*[:\[{]")  # or what it or a heading opens
+_BOLD = re.compile(r"(\*{1,3}|__?|`)(.+?)\1")
+_BOLDS = re.compile(r"\0(?:(?:[\s,;&]|and\b)*\0)*(?=[\s.,;]*\Z|\s*[:(–—-])")  # such names, before what is said of them
+_QUOTES = re.compile(r"^(?:\"(.*)\"|'(.*)'|“(.*)”)\Z")
 _QUOTED = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')\s*(?:,|\Z)")
+_ESCAPED = re.compile(r"\\(?:u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|(.))")  # of JSON, but for half characters
 _INITIALS = re.compile(r"(?:.*\W)?(?:[^\W\d_]\.){2,}")  # "Washington, D.C.": that stop is the name's
-_PARTS = re.compile(r"\s*(?:;|,\s+and\s+|,|\s+and\s+|\s*\|)\s*")
+_PARTS = re.compile(r"(\s*(?:;|,\s+and\s+|,|\s+and\s+|\s*\|)\s*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,40 +150,37 @@ def without_stop(text: str) -> str:
 
 def _without_lead(line: str) -> str:
     """Return a line without its bullet, and without what stands before an answer; then without its stop, too."""
-    line = line.strip()
-    if match := _BULLET.match(line):
-        line = line[match.end() :]
-    match = _HEADING.match(line)
-    return without_stop(line[match.end() :]) if match else line
+    line = BULLET.sub("", line.strip())
+    if not (match := _HEADING.match(line)):
+        return line
+    rest = BULLET.sub("", line[match.end() :])
+    return without_stop("**" * (rest.count("**") % 2) + rest)  # the mark before the answer was taken for the lead's
 
 
 def _read(line: str) -> list[str]:
     """Return the names that one line gives: none where it is a heading, prose or a bracket."""
     line = _without_lead(line)
-    if not line or len(line) > MAX_NAME or line.endswith(":") or _FENCE.fullmatch(line) or _MORE.fullmatch(line):
+    if not line or len(line) > MAX_NAME or _FENCE.fullmatch(line) or _MORE.fullmatch(line):
         return []
-    if line.startswith("[") and (names := _listed(line)):
+    if line[0] in "[\"'" and (names := _listed(line)):
         return names
-    line = line[:-1] if line.endswith(('",', "',")) else line
-    if match := _BOLD.fullmatch(line):
-        line = match[2]
-    if match := _QUOTES.fullmatch(line):
-        line = next(group for group in match.groups() if group is not None)
-    name = unescape(line.strip())
-    return [name] if name.strip() else []
+    bold = _BOLDS.match(_BOLD.sub("\0", line)) if _BOLD.match(line) else None
+    found = [match[2] for match in _BOLD.finditer(line)][: bold[0].count("\0")] if bold else [line]
+    names = [unescape(_QUOTES.sub(r"\1\2\3", name).strip()) for name in found]
+    return [name for name in names if name.strip()]
 
 
 def _listed(line: str) -> list[str]:
-    """Return the members of a list on one line; none where it is no list but a name in brackets, as "[REC]"."""
-    inner = line[1:].rstrip(" .")
-    inner = inner.removesuffix("]")
+    """Return the quoted names, or a list's members, but for one cut off; none where a line is a name, as "[REC]"."""
+    inner = line.removeprefix("[").rstrip(" .,}").removesuffix("]")
     names, place = [], 0
     while place < len(inner) and (match := _QUOTED.match(inner, place)):
         names.append(match[1] if match[1] is not None else match[2])
         place = match.end()
-    if names and place == len(inner):
-        return [unescape(re.sub(r"\\(.)", r"\1", name)) for name in names if name.strip()]
-    return [part for part in map(str.strip, inner.split(",")) if part] if "," in inner else []
+    if names and (line[0] == "[" or place == len(inner)):
+        read = (_ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], name) for name in names)
+        return [unescape(name) for name in read if name.strip()]
+    return [part for part in map(str.strip, inner.split(",")) if part] if line[0] == "[" and "," in inner else []
 
 
 def match_answers(
@@ -218,8 +219,13 @@ def match_answers(
     found: dict[int, None] = {}
     unmatched: list[str] = []
     for name in answers.names if isinstance(answers, Answers) else answers:
-        parts = [name] if ids_of(name) else [part for part in _PARTS.split(name) if part]
-        for part in parts if any(map(ids_of, parts)) else [name]:
+        words, parts = [name] if ids_of(name) else _PARTS.split(name), list[str]()
+        while words:  # names hold commas, too: the longest that is one
+            sizes = range(min(len(words), 2 * MOST_JOINED - 1), 0, -2)
+            size = next(size for size in sizes if size == 1 or ids_of("".join(words[:size])))
+            parts.append("".join(words[:size]))
+            words = words[size + 1 :]
+        for part in filter(None, parts if any(map(ids_of, parts)) else [name]):
             found |= dict.fromkeys(ids_of(part))
             unmatched += [] if ids_of(part) else [part]
     return Matched(tuple(found), tuple(entity for entity in found if entity not in candidates), tuple(unmatched))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
-from kgqa_core.instructions.answers import LEAD, Answers, find_names, parse_answers
+from kgqa_core.instructions.answers import BULLET, LEAD, Answers, find_names, parse_answers
 from kgqa_core.instructions.render import NOTHING, Prompts, ScoredPath, escape, render_lines, render_paths
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
@@ -22,9 +22,10 @@ MAX_TEXT = 20_000  # characters of an answer that are read
 
 _SHORT = r"(?:[A-Z]{1,2})"
 _BEGINS = re.compile(rf"\W*({_SHORT})(?:[.):\]]|\*\*)(.*)")  # a line "A. 1989", "(B)", "**C**"
-_ONLY = re.compile(rf"\W*{_SHORT}(?:(?:\s*,\s*|\s+and\s+|\s+){_SHORT})*[^\w+#]*")  # a line "A, C", not "C++"
+_GAP = r"[\s,;\"'*()\[\]]+"
+_ONLY = re.compile(rf"\W*{_SHORT}(?:{_GAP}(?:and{_GAP})?{_SHORT})*[^\w+#]*")  # a line "A, C", '["A", "C"]', not "C++"
 _WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'+#])")
-_LISTED = re.compile(rf"(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+){_SHORT})+(?=\W*\Z|\.\s)")  # behind the first: ", B and C."
+_LISTED = re.compile(rf"(?:[\"*)\s]*(?:,\s*(?:and\s+)?|\sand\s+)[\"*(]*{_SHORT})+(?=\W*\Z|\.\s)")  # then: ", B and C."
 _STATED = re.compile(
     rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*(?:is|are|:)?\s*)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
     r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(?=(.{0,300}))",
@@ -153,7 +154,7 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
 
     found: dict[int, str | None] = {}  # with what stands behind the label; None: by name
     for line in text.split("\n"):
-        match = _BEGINS.match(line)
+        match = _BEGINS.match(line := BULLET.sub("", line))
         if match and (index := named(match)) >= 0:
             found.setdefault(index, match[2] if index == labels.get(match[1]) else None)
         elif _ONLY.fullmatch(line[:200]):

@@ -182,7 +182,7 @@ class ChainOfThoughtInstruction(ExplainInstruction):
 
 # How FiSKE's released code begins questions, so that what is asked for is a clue, too:
 WH_WORDS = {"who": "which person", "where": "which place", "when": "what time"}
-_HEADING = re.compile(r"[ \t*#-]*(?:the\s+)?(?:clues?|key\s?words?)(?:\s+are)?\s*:\s*", re.IGNORECASE)
+_HEADING = re.compile(r"(?i)^\W*(?:\d+\W+)?(?:here are )?(?:the )?(?:clues?|key ?words?)\W*(?:are\s*)?:[\s*]*")
 
 
 def ask_for_what(question: str) -> str:

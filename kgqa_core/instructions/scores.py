@@ -44,7 +44,7 @@ class Options:
 
 
 def _fold(text: str) -> str:
-    return _BETWEEN_WORDS.sub(" ", text.strip(_AROUND).casefold()).strip()
+    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip(_AROUND)  # "- **author**" has both around it
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -55,12 +55,12 @@ def _lines(text: str) -> Iterator[str]:
 # ------ Scores as text.
 
 
-_NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:\s*(%)|\s*/\s*(10{1,2})\b)?")  # no year
+_NUMBER = re.compile(r"(?<![\w.])(0,\d\d?|\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:\s*(%)|\s*/\s*(100?)\b)?")  # no year
 _BEGINS = re.compile(r"\W*(?:score\W*)?(?!\d+[:.)\]](?!\d))" + _NUMBER.pattern, re.IGNORECASE)  # nor an ordinal
 _ASSIGN = " = "
 _ORDINAL = re.compile(r"\W*(\d{1,4})\s*[:.)\]]\s*")
 _TAGGED = re.compile(r"<choice>(.*?)</choice>.*?<score>(.*?)</score>", re.IGNORECASE | re.DOTALL)
-_AFTER_NAME = " \t=:,(|→-"
+_AFTER_NAME = " \t=:,(|→*-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _option_before(text: str, known: Options, countdown: bool) -> int | None:
 
 
 def _share(number: re.Match[str]) -> float:
-    value = float(number[1])
+    value = float(number[1].replace(",", "."))
     if number[2] or number[3]:
         value /= 100 if number[2] else float(number[3])
     elif value > 1:

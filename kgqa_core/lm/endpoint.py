@@ -341,7 +341,7 @@ def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Gene
     names = ("reasoning_content", "reasoning")  # of thoughts, where a server parts them from the answer
     if text is None and reason == "length" and any(isinstance(dig(choice, "message", name), str) for name in names):
         text = ""
-    if reason == "content_filter" or not isinstance(text, str):
+    if reason in ("content_filter", "error") or not isinstance(text, str):
         refused = reason == "content_filter" or isinstance(dig(choice, "message", "refusal"), str)
         return Generation("", num_tokens=share or 0, problem="refused" if refused else "bad_response")
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half characters cannot be stored

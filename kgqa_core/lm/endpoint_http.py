@@ -162,7 +162,7 @@ class Server:
             content = json.loads(raw)
         except (ValueError, RecursionError):
             content = None
-        if status == 200 and content is not None:
+        if status == 200 and content is not None and not dig(content, "error"):  # some gateways say it so
             return Reply("", content, status=status)
         said, param, code = error_of(content)
         no_json = f"no JSON but {shorten(raw[:80].decode('utf-8', 'replace'))}"

@@ -24,12 +24,12 @@ from kgqa_core.graph.given import read_given
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.nsm import LabelledPath, QuestionLine
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
-from kgqa_core.instructions.answers import Answers, distinct_names
+from kgqa_core.instructions.answers import Answers, distinct_names, without_stop
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.questions.formats import question_files
 from kgqa_core.questions.link import ids_of
-from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with
+from kgqa_core.systems.answering import VERDICTS, answer_by_name, answer_on_paths, answer_with
 from kgqa_core.systems.types import Ask, Rounds, Steps, System
 from kgqa_core.types import Question, ReasoningPath
 
@@ -50,8 +50,8 @@ def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int
     """Return what a model answers that reads the paths in so many orders, and the share of them that name its first.
 
     Where several ways lead to answers, a reader often stops after those that it meets first. So a name that any order
-    brings is an answer, and those that more orders bring come first (ours). Paths of one way stay together. The first
-    order is the case's own; with that one alone the share is None.
+    brings is an answer, and those that more orders bring come first (ours); of yes and no the first alone. Paths of one
+    way stay together. The first order is the case's own; with that one alone the share is None.
     """
     ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question_id)
     drawn = [tuple(ways), *(tuple(chance.sample(ways, len(ways))) for _ in range(4 * orders) if orders > 1)]
@@ -64,10 +64,11 @@ def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int
     read = [one for one in said if isinstance(one, Answers)]
     if len(asks) == 1 or not read:
         return said[0], None
-    votes = Counter(normalise_name(name) for one in read for name in one.names)
+    votes = Counter(chain.from_iterable({normalise_name(without_stop(name)) for name in one.names} for one in read))
     names = distinct_names(chain.from_iterable(one.names for one in read))
-    ranked = tuple(sorted(names, key=lambda name: -votes[normalise_name(name)]))
-    sure = votes[normalise_name(ranked[0])] / len(asks) if ranked else None
+    ranked = tuple(sorted(names, key=lambda name: -votes[normalise_name(without_stop(name))]))
+    ranked = ranked[:1] if votes.keys() <= VERDICTS.keys() else ranked  # yes and no are no two names
+    sure = max(votes.values()) / len(asks) if votes else None
     return Answers(ranked, all(one.abstained for one in read)), sure
 
 

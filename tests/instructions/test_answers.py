@@ -56,6 +56,24 @@ def test_parsing_never_raises(text: str) -> None:
         ("[REC]", ("[REC]",)),
         ("The Answer Man", ("The Answer Man",)),
         ("glory city\nGlory  City", ("glory city",)),  # the same name twice
+        ("So the answer is **Glory City**.", ("Glory City",)),
+        ("**Answer: Glory City**", ("Glory City",)),
+        ("Answers: **Glory City** and **Old Town**", ("Glory City", "Old Town")),
+        ("1. **Glory City**: the capital of **Freedonia**\n2. *Old Town* (a town)", ("Glory City", "Old Town")),
+        ("Answers: 1. Glory City\n2. Old Town", ("Glory City", "Old Town")),
+        ("### Final Answer\nGlory City", ("Glory City",)),
+        ("**Answer(s)**\n- Glory City", ("Glory City",)),
+        ('"Weird Al" Yankovic', ('"Weird Al" Yankovic',)),
+        ("M*A*S*H", ("M*A*S*H",)),
+        ("**12** Angry Men", ("**12** Angry Men",)),  # no name by itself
+        ('{"answers": ["Glory City", "Old Town"]}', ("Glory City", "Old Town")),
+        ('```json\n{\n  "answers": [\n    "Glory City"\n  ]\n}\n```', ("Glory City",)),
+        ('{\n  "cities": [\n    "Glory City"\n  ],\n  "answer": "Old Town"\n}', ("Glory City", "Old Town")),
+        ('"Glory City", "Old Town"', ("Glory City", "Old Town")),
+        (r'["Beyonc\u00e9", "The \"Ark\""]', ("Beyoncé", 'The "Ark"')),
+        ('["Glory City",\n "Old Town"]', ("Glory City", "Old Town")),
+        ('["Glory City", "Old To', ("Glory City",)),  # cut by its limit
+        ("[1984, 1985]", ("1984", "1985")),
     ],
 )
 def test_answers_are_found_in_what_models_really_write(text: str, names: tuple[str, ...]) -> None:
@@ -112,6 +130,8 @@ def test_shown_names_come_back_whatever_is_asked(names: list[str], text: str, qu
         ("Adgar Collin made it.", ("Adgar Collin",)),
         ("The paths tell it.\nSo Bea Dill.", ("Bea Dill",)),
         ("Adgar Collin made it.\nThat is all.", ()),  # only the last line concludes
+        ("Bea Dill made it.\n### Answers\nAdgar Collin\nPrince", ("Adgar Collin", "Prince")),
+        ("Bea Dill made it.\n**Final Answer**\nSomebody Else", ("Somebody Else",)),
         ("Bea Dill made it.\nAnswers:\nAdgar Collin", ("Adgar Collin",)),
     ],
 )
@@ -133,6 +153,11 @@ def test_an_explanation_without_a_heading_answers_in_its_last_line(text: str, na
         "The answer is: I do not know",
         "I'm sorry, but I don’t know the answer to that question.",
         "I do not have enough information to say who made it.",
+        "**I do not know.**",
+        '"I do not know"',
+        "**Answer:** *unknown*",
+        '["I do not know"]',
+        '{"answer": null}',
     ],
 )
 def test_abstaining_is_a_result(text: str) -> None:
@@ -201,6 +226,12 @@ def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:
     matched = match_answers(["Meg, Tom and Ann", "Washington, D.C."], {1: "Meg", 2: "Tom", 3: "Ann"})
     assert matched.entities == (1, 2, 3)
     assert matched.unmatched == ("Washington, D.C.",)
+
+
+def test_names_that_hold_commas_are_found_among_others_on_one_line() -> None:
+    names = ["Tom and Jerry", "Washington, D.C.", "March 3, 1999", "Nash", "Crosby, Stills, Nash and Young", "Ann"]
+    matched = match_answers([f"{', '.join(names[:3])} and {names[4]}; Zoe"], dict(enumerate(names)))
+    assert (matched.entities, matched.unmatched) == ((0, 1, 2, 4), ("Zoe",))
 
 
 def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> None:

@@ -89,6 +89,14 @@ def test_every_right_candidate_is_taught() -> None:
         ("Z. Something", Choice((), "free", ("Z. Something",))),
         ("19890", Choice((), "free", ("19890",))),
         ("I don't know", Choice((), "abstained")),
+        ("1. A\n2. C", Choice((0, 2), "label")),
+        ("1. A. 1989\n2. C. Ida Moon", Choice((0, 2), "label")),
+        ('["A", "C"]', Choice((0, 2), "label")),
+        ("A; C", Choice((0, 2), "label")),
+        ('{"answer": "C"}', Choice((2,), "label")),
+        ('{"answers": ["A", "C"]}', Choice((0, 2), "label")),
+        ("The answers are **A** and **C**.", Choice((0, 2), "label")),
+        ("N/A", Choice((), "abstained")),
     ],
 )
 def test_reading_order_is_label_then_name_then_free(text: str, choice: Choice) -> None:

@@ -61,6 +61,8 @@ def test_parsing_never_raises(text: str) -> None:
         ("<choice> author </choice><reason>it is</reason><score>0.4</score>", ((0, 0.4),)),
         ("author = 0.9\nauthor = 0.1", ((0, 0.9),)),  # the first counts
         ("| author | 0.9 |", ((0, 0.9),)),
+        ("- **author**: 0.9 (it asks so)\n- **starred_actors** = **0.4**", ((0, 0.9), (2, 0.4))),
+        ("author = 0,90", ((0, 0.9),)),  # as it is written in many countries
         ("author = 0.9 (since 1999, the 2nd of author 1980)", ((0, 0.9),)),  # years and places are no scores
     ],
 )
@@ -72,6 +74,7 @@ def test_scores_are_found_in_what_models_really_write(text: str, scores: tuple[t
     ("text", "score"),
     [
         ("0.95", 0.95),
+        ("0,95", 0.95),
         ("0.95, because the term began in 1999", 0.95),
         ("0.85\n\nIn 1999 it was 1 of 2.", 0.85),
         ("Score: 0.8 (on a scale of 0 to 1)", 0.8),
@@ -136,6 +139,7 @@ def test_odd_names_come_back(clue: str, option: str) -> None:
     [
         ("wrote -> author = 9\npainter -> ^painted_by = 7", ((0, 0, 9.0), (1, 1, 7.0))),
         ("1. Wrote → author (8/10)", ((0, 0, 8.0),)),
+        ("- **wrote** -> **author** = 9\n* **painter** -> **^painted_by**", ((0, 0, 9.0), (1, 1, 10.0))),
         ("- painter | ^painted_by", ((1, 1, 10.0),)),
         ("wrote -> a -> b = 3", ((0, 2, 3.0),)),
         ("wrote -> author = 9 (who wrote it, of 2)", ((0, 0, 9.0),)),

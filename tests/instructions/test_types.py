@@ -162,6 +162,12 @@ def test_more_relations_than_the_budget_are_not_read() -> None:
         ("Clues: people live, city, Nightfall", ("people live", "city", "Nightfall")),
         ("['people live', 'city']", ("people live", "city")),
         ("Keywords:\n- city\n- City", ("city",)),
+        ("Here are the clues:\ncity\nNightfall", ("city", "Nightfall")),
+        ("**Clues:**\n- city", ("city",)),
+        ("**Clues:** city, Nightfall", ("city", "Nightfall")),
+        ("1. Clue: city\n2. Clue: Nightfall", ("city", "Nightfall")),
+        ('{"clues": ["city", "Nightfall"]}', ("city", "Nightfall")),
+        ("the clue: a novel", ("a novel",)),
     ],
 )
 def test_clues_are_found_in_what_models_really_write(text: str, clues: tuple[str, ...]) -> None:

@@ -227,6 +227,8 @@ CONTENTS: dict[str, object] = {
     "null content": {"choices": [{"index": 0, "message": {"content": None}, "finish_reason": "length"}]},
     "number content": {"choices": [{"index": 0, "message": {"content": 17}}]},
     "choices of text": {"choices": "hello"},
+    "broken off": {"choices": [{"index": 0, "message": {"content": "It is"}, "finish_reason": "error"}]},
+    "error within": {"error": {"message": "the provider is overloaded", "code": 503}},
     "choice of text": {"choices": ["hello"]},
     "nested nonsense": {"choices": [{"message": [], "index": "a"}], "usage": 3},
     "filtered": {"choices": [{"index": 0, "message": {"content": ""}, "finish_reason": "content_filter"}]},

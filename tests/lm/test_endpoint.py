@@ -177,7 +177,8 @@ def test_beams_are_for_servers_that_have_them(server: Script, opened: Open) -> N
 
 
 @pytest.mark.parametrize(
-    "kind", ["429", "500", "502", "503", "504", "html", "half", "cut", "reset", "null", "silence", "drip"]
+    "kind",
+    ["429", "500", "502", "503", "504", "html", "half", "cut", "reset", "null", "error within", "silence", "drip"],
 )
 def test_what_passes_is_tried_again(server: Script, opened: Open, kind: str) -> None:
     server.retry_after = ""
@@ -202,10 +203,10 @@ def test_a_server_that_says_when_is_waited_for_unless_that_is_too_long(
 
 LOST: dict[str, Problem] = {
     **dict.fromkeys(("504", *SLOW), "timeout"),
-    **dict.fromkeys(("500", "html", "half", "cut"), "bad_response"),
+    **dict.fromkeys(("500", "html", "half", "cut", "error within"), "bad_response"),
     **{"429": "rate_limit", "reset": "unreachable"},  # up to here: tried three times
     **dict.fromkeys(("list", "no choices", "empty choices", "null content", "number content"), "bad_response"),
-    **dict.fromkeys(("choices of text", "choice of text", "nested nonsense"), "bad_response"),
+    **dict.fromkeys(("choices of text", "choice of text", "nested nonsense", "broken off"), "bad_response"),
     **dict.fromkeys(("filtered", "refusal", "policy", "bad message"), "refused"),
     **dict.fromkeys(("too long", "too long (llama.cpp)", "too long (413)"), "too_long"),
 }

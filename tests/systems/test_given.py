@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,14 @@ def test_of_several_orders_those_that_are_read_count(forty: Forty, born: Path) -
     for said, status in (("I do not know.", "abstained"), ("", "unreadable")):
         model = ScriptedModel().on("reason", "", said, times=None)
         assert answer_one(forty, given(forty, born, orders=3), "born", model).status == status
+
+
+def test_of_several_orders_of_a_true_false_question_most_verdicts_count(forty: Forty, born: Path) -> None:
+    """Yes and no are no two names: the one that more orders give is the verdict."""
+    right = replace(forty.question("right"), id="born")
+    model = ScriptedModel().on("reason", "", "No").on("reason", "", "Yes").on("reason", "", "Yes.")
+    answered = answer_one(forty, given(forty, born, orders=3), right, model)
+    assert (answered.answer.prediction.verdict, answered.confidence) == (True, 2 / 3)
 
 
 def test_a_question_that_the_file_does_not_know_is_an_abstention(forty: Forty, born: Path) -> None:
