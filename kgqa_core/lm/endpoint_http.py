@@ -201,7 +201,7 @@ def _retry_after(value: str) -> float:
     """Return the seconds that a Retry-After header asks for, in either of its forms; 0 where it says nothing."""
     with contextlib.suppress(ValueError):
         return max(0.0, float(value))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):  # of a time zone that is none
         moment = parsedate_to_datetime(value)
         return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - time.time())
     return 0.0

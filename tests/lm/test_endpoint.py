@@ -187,6 +187,12 @@ def test_what_passes_is_tried_again(server: Script, opened: Open, kind: str) -> 
     assert len(server.asked()) == 2
 
 
+def test_a_server_that_says_no_time_is_asked_again_as_one_that_says_nothing(server: Script, opened: Open) -> None:
+    server.retry_after = "Wed, 21 Oct 2026 07:28:00 +99999999999999999999"
+    server.behaviours.append("429")
+    assert one(opened(longest_wait=2)).problem == "" and len(server.asked()) == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "asked_for", "problem"),
     [("429", "0.3", ""), ("503", "0.3", ""), ("429", "Wed, 21 Oct 2099 07:28:00 GMT", "rate_limit")],
