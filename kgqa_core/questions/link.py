@@ -49,7 +49,7 @@ def find_mention(text: str, graph: KnowledgeGraph) -> tuple[Span, tuple[int, ...
 
 
 def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]:
-    """Return every span that is a name: from each start on, as long as some name begins that way."""
+    """Return every span that is a name with a letter or digit: from each start on, as long as some name begins so."""
     index = graph.folded_index if folded else graph.name_index
     edges = [place for place in range(len(text) + 1) if _is_boundary(text, place)]
     spans = []
@@ -60,7 +60,7 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
             row = index.first(piece)
             if not index.starts_with(row, piece):
                 break
-            if index.key(row) == piece:
+            if index.key(row) == piece and any(map(str.isalnum, text[start:end])):
                 spans.append((start, end))
     return spans
 
