@@ -334,7 +334,7 @@ def _json_items(text: str, key: str | None) -> Iterator[str]:
 class JsonQuestion:
     """One line. Unknown keys are ignored: people keep notes in such files."""
 
-    question: Text
+    question: Annotated[str, Field(min_length=1, pattern=r"\S")]
     answers: list[Text] = Field(default_factory=list)  # labels or names
     topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
     topic: Text | None = None  # the same, of one; ``parser_of`` adds it to them

@@ -195,7 +195,7 @@ class Resolver:
         name_of = self.graph.name_of
         claim = () if raw.claim is None else self.ids_of(raw.claim)
         claims = {*map(name_of, claim), *([raw.claim] if raw.claim else [])}
-        named = {"topic": raw.topics, "answer": raw.answers, "claim": filter(None, [raw.claim])}
+        named = {"topic": raw.topics, "answer": dict.fromkeys(raw.answers), "claim": filter(None, [raw.claim])}
         loaded.missing += [(raw.id, what, one) for what, some in named.items() for one in some if not self.ids_of(one)]
         topics = self._topics(raw, claims)
         if isinstance(topics, Fault):

@@ -259,6 +259,7 @@ def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, 
     [
         ({"answers": ["f1"]}, "field question: Field required"),
         ({"question": "", "answers": ["f1"]}, "field question: String should have at least 1 character"),
+        ({"question": " ", "topics": ["f1"], "answers": ["f2"]}, r"field question: String should match pattern '\S'"),
         ({"question": "Vertigo?"}, "no answers given"),
         ({"question": "Vertigo?", "answers": "f1"}, "field answers: Input should be a valid array"),
         ({"question": "Vertigo?", "answers": [None]}, "field answers: Input should be a valid string"),
