@@ -30,6 +30,7 @@ from kgqa_core.graph.input_files import (
     MAX_REJECT_TEXT,
     NOT_UTF8,
     TRUNCATED,
+    column_texts,
     end_line,
     open_maybe_gzip,
     records_table,
@@ -381,13 +382,12 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     wanted = [file.schema_arrow.names[place] for place in chunk.fields.places]
     try:
         table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=wanted)
-        arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in wanted]
-        texts = pa.table(arrays, names=list(chunk.columns))
+        texts = pa.table([column_texts(table[column]) for column in wanted], names=list(chunk.columns))
         kept = _are_filled(texts).combine_chunks()  # of no row there is no chunk, which ends the process in pyarrow
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error
     bad = pc.indices_nonzero(pc.invert(kept)).to_pylist()
-    rejects = [(row + 1, EMPTY_FIELD, "\t".join(str(array[row]) for array in arrays)) for row in bad]
+    rejects = [(row + 1, EMPTY_FIELD, "\t".join(str(column[row]) for column in texts.columns)) for row in bad]
     rows = texts.append_column("position", pa.array(range(before, before + table.num_rows), pa.int64())).filter(kept)
     return write_rows(chunk, rows, rejects, num_lines=table.num_rows)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from isal import igzip, isal_zlib
 
@@ -191,6 +192,16 @@ def texts_table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Ta
     schema = pa.schema([(name, pa.int64() if name == "position" else pa.string()) for name in names])
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     return pa.table([list(column) for column in columns], schema=schema)
+
+
+def column_texts(column: pa.ChunkedArray) -> pa.Array:
+    """Return values as texts, "" where one is missing; whole numbers have no exponent, whatever their type."""
+    texts = column.cast(pa.string()).combine_chunks().fill_null("")
+    if pa.types.is_floating(column.type):
+        whole = (numbers := column.cast(pa.float64()).combine_chunks()).cast(pa.int64(), safe=False)
+        is_whole = pc.equal(whole.cast(pa.float64(), safe=False), numbers)
+        texts = pc.case_when(pc.make_struct(is_whole, pc.is_nan(numbers)), whole.cast(pa.string()), "", texts)
+    return texts
 
 
 def check_rejects(

@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
@@ -226,14 +226,14 @@ BROKEN_CHAIN = "field triples: they do not hang together"
 VERDICTS = {"true": True, "yes": True, "false": False, "no": False}
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="ignore"))
+@dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, extra="ignore"))
 class MoocQuestion:
     """One question."""
 
     question: Text
-    answer: bool | Text | Annotated[list[Text], Field(min_length=1)]
+    answer: StrictBool | Text | Annotated[list[Text], Field(min_length=1)]
     triples: list[tuple[Text, Text, Text]] = Field(default_factory=list)
-    id: Annotated[Text, Field(coerce_numbers_to_str=True)] | None = None
+    id: Text | None = None
 
 
 def read_mooc(file: QuestionFile) -> Iterator[Placed]:

@@ -163,7 +163,7 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
     """Return a ``QuestionFormat.list_files`` for folders with a file per split, or one file without splits.
 
     ``patterns`` are file names with ``{split}``, by whose names in ``dev`` the dev split is called. The first that is
-    there counts, in the folder or in its folder ``data``.
+    there counts, in the folder or in its folder ``data``; a packed one, which readers refuse, where no other is there.
     """
 
     def find(path: Path, hops: Sequence[int] | None = None) -> list[QuestionFile]:
@@ -172,7 +172,8 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
         found = []
         for split in SPLITS:
             names = [one.format(split=name) for one in patterns for name in (dev if split == "dev" else (split,))]
-            tried = (sorted(place.glob(name)) for place in (path, path / "data") for name in names)
+            packed = [f"{name}{suffix}" for suffix in (".gz", ".bz2", ".xz", ".zst", ".zip") for name in names]
+            tried = (sorted(at.glob(one)) for some in (names, packed) for at in (path, path / "data") for one in some)
             found += [QuestionFile(file, split) for file in next(filter(None, tried), [])]
         if not found:
             names = [patterns[0].format(split=split) for split in SPLITS]
@@ -333,7 +334,7 @@ def _json_items(text: str, key: str | None) -> Iterator[str]:
 class JsonQuestion:
     """One line. Unknown keys are ignored: people keep notes in such files."""
 
-    question: Text
+    question: Annotated[str, Field(min_length=1, pattern=r"\S")]
     answers: list[Text] = Field(default_factory=list)  # labels or names
     topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
     topic: Text | None = None  # the same, of one; ``parser_of`` adds it to them

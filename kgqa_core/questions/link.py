@@ -49,7 +49,7 @@ def find_mention(text: str, graph: KnowledgeGraph) -> tuple[Span, tuple[int, ...
 
 
 def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]:
-    """Return every span that is a name: from each start on, as long as some name begins that way."""
+    """Return every span that is a name with a letter or digit: from each start on, as long as some name begins so."""
     index = graph.folded_index if folded else graph.name_index
     edges = [place for place in range(len(text) + 1) if _is_boundary(text, place)]
     spans = []
@@ -60,7 +60,7 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
             row = index.first(piece)
             if not index.starts_with(row, piece):
                 break
-            if index.key(row) == piece:
+            if index.key(row) == piece and any(map(str.isalnum, text[start:end])):
                 spans.append((start, end))
     return spans
 
@@ -195,7 +195,7 @@ class Resolver:
         name_of = self.graph.name_of
         claim = () if raw.claim is None else self.ids_of(raw.claim)
         claims = {*map(name_of, claim), *([raw.claim] if raw.claim else [])}
-        named = {"topic": raw.topics, "answer": raw.answers, "claim": filter(None, [raw.claim])}
+        named = {"topic": raw.topics, "answer": dict.fromkeys(raw.answers), "claim": filter(None, [raw.claim])}
         loaded.missing += [(raw.id, what, one) for what, some in named.items() for one in some if not self.ids_of(one)]
         topics = self._topics(raw, claims)
         if isinstance(topics, Fault):

@@ -31,9 +31,7 @@ PASCAL = ConfigDict(coerce_numbers_to_str=True, extra="ignore", alias_generator=
 
 CONSTANT = re.compile(rf"\bns:({MID})\b")  # of a SPARQL query
 TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?\n?\Z', re.DOTALL)  # a literal as SPARQL prints it
-ZONED = re.compile(
-    r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)\n?\Z"
-)  # a date with a time zone, which the dump has not
+ZONED = re.compile(r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)\n?\Z")  # a date with a zone: no dump has one
 DESCRIPTION = re.compile(r'\s*\(description\s+(?:"((?:[^"\\]|\\.)*)"|([^\s()"]+))\s*\)')
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pydantic import AliasPath, ConfigDict, Field
@@ -64,7 +65,7 @@ class _Question:
     answers: list[_Answer] = Field(default_factory=list)
 
 
-def make_qald(read: _Question, number: int) -> RawQuestion | Fault:
+def make_qald(split: str | None, read: _Question, number: int) -> RawQuestion | Fault:  # each split counts anew
     """Return one question in English: topics are what its query names, but for classes; yes and no are answers."""
     text = next((str(one.get("string") or "").strip() for one in read.question if one.get("language") == "en"), "")
     if not text:
@@ -77,9 +78,8 @@ def make_qald(read: _Question, number: int) -> RawQuestion | Fault:
         if not (variable.endswith("Label") and variable.removesuffix("Label") in row)
     ]
     said = [str(answer.boolean).lower() for answer in read.answers if answer.boolean is not None]
-    return RawQuestion(
-        read.id, text, tuple(dict.fromkeys(filter(None, found + said))), topics_of(read.sparql or ""), keep=True
-    )
+    golds = tuple(dict.fromkeys(filter(None, found + said)))
+    return RawQuestion(f"{split}-{read.id}" if split else read.id, text, golds, topics_of(read.sparql or ""), keep=True)
 
 
 def topics_of(sparql: str) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ SIMPLE_QUESTIONS = QuestionFormat(
 QALD = QuestionFormat(
     formats.files_by_split("qald_9_plus_{split}_wikidata.json", "qald-9-{split}-multilingual.json", "{split}.json"),
     lambda file: formats.require_answers(
-        formats.parse_items(file.path, formats.parser_of(_Question, make_qald), key="questions"),
+        formats.parse_items(file.path, formats.parser_of(_Question, partial(make_qald, file.split)), key="questions"),
         file.path,
         "ask an endpoint its queries, and put what it says into 'answers'",
     ),

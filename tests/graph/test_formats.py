@@ -244,9 +244,20 @@ def test_parquet_rows_of_any_plain_type_are_read_as_text(tmp_path: Path) -> None
         assert rejects == [(3, "empty field"), (4, "empty field")]
 
 
+def test_numbers_with_a_point_are_whole_where_they_can_be_and_none_where_missing(tmp_path: Path) -> None:
+    path, nan = tmp_path / "kb.parquet", float("nan")
+    tails = pa.array([1954.0, 12345678901.0, 76561198000000000.0, 0.5, nan, None, -1e11, 1e300])
+    pq.write_table(pa.table({"head": list("abcdefgh"), "relation": ["r"] * 8, "tail": tails}), path)
+    rows, rejects = parse(path, "parquet")
+    assert [tail for _, _, tail in rows] == [
+        "1954", "12345678901", "76561198000000000", "0.5", "-100000000000", "1e+300",
+    ]  # fmt: skip
+    assert rejects == [(5, "empty field"), (6, "empty field")]  # as a table with gaps has them
+
+
 def test_a_parquet_file_without_rows_has_none(tmp_path: Path) -> None:
     """In a process of its own: pyarrow ends it where a function is given no chunk at all."""
-    columns = dict.fromkeys(TRIPLE_COLUMNS, pa.array([], pa.string()))
+    columns = dict.fromkeys(TRIPLE_COLUMNS, pa.array([], pa.string())) | {"tail": pa.array([], pa.float64())}
     pq.write_table(pa.table(columns), path := tmp_path / "part-00000.parquet")
     code = f"from tests.graph.test_formats import *; assert parse(Path({str(path)!r}), 'parquet') == ([], [])"
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -189,7 +189,7 @@ def test_a_file_of_which_no_line_can_be_used_is_asked_about_whatever_may_be_reje
 
 def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(tmp_path: Path, build: Build) -> None:
     bad = [
-        GOOD | {"id": "none", "answers": ["Nobody"]},
+        GOOD | {"id": "none", "answers": ["Nobody", "Nobody"]},  # twice, and listed once
         GOOD | {"id": "some", "answers": ["Nobody", "Alfred Hitchcock"], "topics": ["Vertigo", "Vertiga"]},
         {"id": "claims", "question": "Vertigo?", "claim": "Psycho", "verdict": False},
     ]

@@ -330,6 +330,15 @@ def test_questions_are_read_as_an_array_or_as_lines(tmp_path: Path, films: Knowl
     assert (films.label_of(false.claim), false.verdict, false.answers) == ("p2", False, ())
 
 
+def test_a_number_is_an_answer_and_no_verdict(tmp_path: Path, films: KnowledgeGraph) -> None:
+    triples = [["f2", "release_year", "1958"]]
+    items = [{"question": "When was Vertigo?", "answer": one, "triples": triples} for one in (1958, [1958], 1, 0)]
+    questions, rejects = load_question_file(write_json(tmp_path / "all.json", items), format="mooc", graph=films)
+    found = [([films.label_of(answer) for answer in one.answers], one.claim, one.verdict) for one in questions]
+    assert found == [(["1958"], None, None)] * 2
+    assert [(one.line, one.reason) for one in rejects] == [(line, "no answer in the graph") for line in (3, 4)]
+
+
 def test_a_chain_of_triples_is_walked_from_its_topic() -> None:
     there, back = ("a", "r", "b"), ("c", "s", "b")
     assert walk([there]) == (("a", "b"), ("r",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,18 @@ def test_a_new_format_is_one_file_and_one_line(
     )
 
 
+def test_a_packed_file_of_a_split_is_not_read_past(tmp_path: Path) -> None:
+    form, line = open_format("jsonl"), {"question": "Who?", "answers": ["Ada"]}
+    write_jsonl(tmp_path / "train.jsonl", [line])
+    packed = tmp_path / "validation.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "train.jsonl").read_bytes()))
+    _, dev = form.list_files(tmp_path, None)
+    with pytest.raises(InputError, match=r"validation\.jsonl\.gz is gzip"):
+        list(form.read(dev))
+    write_jsonl(tmp_path / "dev.jsonl", [line])  # what is there unpacked is read
+    assert [file.path.name for file in form.list_files(tmp_path, None)] == ["train.jsonl", "dev.jsonl"]
+
+
 # ------ Own questions as JSON lines: each field, and each way in which a line can be unusable.
 
 
@@ -246,6 +259,7 @@ def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, 
     [
         ({"answers": ["f1"]}, "field question: Field required"),
         ({"question": "", "answers": ["f1"]}, "field question: String should have at least 1 character"),
+        ({"question": " ", "topics": ["f1"], "answers": ["f2"]}, r"field question: String should match pattern '\S'"),
         ({"question": "Vertigo?"}, "no answers given"),
         ({"question": "Vertigo?", "answers": "f1"}, "field answers: Input should be a valid array"),
         ({"question": "Vertigo?", "answers": [None]}, "field answers: Input should be a valid string"),

@@ -22,7 +22,7 @@ Ids = Callable[..., tuple[int, ...]]
 def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     """A graph whose entities bear tricky names."""
     folder = tmp_path_factory.mktemp("named")
-    return graph_of_text(folder, "".join(f"{name}\tr\thub\n" for name in NAMES))
+    return graph_of_text(folder, "".join(f"{name}\tr\thub\n" for name in [*NAMES, "?", "-"]))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_name_in_the_text_is_the_topic(named: KnowledgeGraph, text: str, found
     assert [named.name_of(topic) for topic in link_question(text, named).topics] == found
 
 
-@pytest.mark.parametrize("text", ["Upper case", "Mother", "1300 men", "", "filmic"])
-def test_part_of_a_word_is_no_name(named: KnowledgeGraph, text: str) -> None:
+@pytest.mark.parametrize("text", ["Upper case", "Mother", "1300 men", "", "filmic", "Is Ava well-known?"])
+def test_part_of_a_word_or_a_mere_mark_is_no_name(named: KnowledgeGraph, text: str) -> None:
     assert find_mention(text, named) is None
 
 

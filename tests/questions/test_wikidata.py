@@ -11,7 +11,7 @@ import pytest
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.profiles import WIKIDATA
-from kgqa_core.questions.formats import QuestionFile, open_format
+from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
 from kgqa_core.questions.wikidata import NO_FACT, topics_of
 from kgqa_core.types import Question
 from tests.loading import build_rdf, load_question_file
@@ -91,6 +91,17 @@ def test_qald_takes_the_english_wording_and_what_the_query_names(tmp_path: Path,
     assert (names(truthy, born.topics), names(truthy, born.answers)) == ({"Port Amber"}, {"Ada Moon", "Ben Snow"})
     assert isinstance(told, Question) and (names(truthy, told.topics), told.answers) == ({"Ada Moon"}, ())
     assert (reject.line, reject.reason) == (3, "no wording in English")
+
+
+def test_qald_numbers_the_questions_of_each_split_anew(tmp_path: Path) -> None:
+    content = {"questions": [qald("Who was born in Port Amber?", "", bindings(ITEM + "Q1"))]}
+    ids, splits = list[str](), ("train", "test", None)
+    for split in splits:
+        path = write_json(tmp_path / f"{split}.json", content)
+        ((_, _, one),) = open_format("qald").read(QuestionFile(path, split))
+        assert isinstance(one, RawQuestion)
+        ids.append(one.id)
+    assert ids == ["train-27", "test-27", "27"]
 
 
 def test_a_file_of_queries_without_answers_is_an_error(tmp_path: Path) -> None:
