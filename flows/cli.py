@@ -238,17 +238,16 @@ def evaluate(
         given = [*untaught_settings(conf, settings or (), systems, answered_by), *(settings or ())]
         run_and_print("evaluate", conf, [*given, *system_settings(systems, answered_by)], as_json)
         return
-    if systems and "," in systems:
-        raise typer.BadParameter(f"--questions are answered by one system, not by {systems}")
     if answered_by and not systems:
         raise typer.BadParameter("--questions are answered by the explorer alone; --answered-by needs --systems NAME")
     from flows.cli_output import print_evaluation, print_json, print_rejects
 
     pipeline = open_asked_run(conf, settings or [], systems, answered_by)
     with working("evaluating"):
-        from flows.question_file import evaluate_file, needed_stages
+        from flows.question_file import evaluate_file, needed_stages, require_places
         from flows.run import run_missing
 
+        require_places(questions, out)
         run_missing(pipeline, *needed_stages(pipeline, systems, controls=controls))
         figures, rejected = evaluate_file(pipeline, questions, row=systems, out=out, controls=controls)
     print_rejects(rejected.first, rejected.num, rejected.file)

@@ -52,9 +52,10 @@ def ask_questions(
 
     answers = sys.stdout if out is None else out  # what is printed while working goes elsewhere
     with working("answering"):
-        from flows.question_file import FileAnswerer, answer_file, needed_stages, open_row
+        from flows.question_file import FileAnswerer, answer_file, needed_stages, open_row, require_places
         from kgqa_core.questions.formats import read_asked
 
+        require_places(file, out)
         if release or conf.startswith("models:/"):
             explorer = open_answerer(conf, settings, release).system
             rejected = answer_file(FileAnswerer(explorer.answer, explorer.graph), file, read_asked, out=answers)
@@ -71,7 +72,10 @@ def ask_questions(
 def open_asked_run(conf: Path, settings: list[str], system: str | None, answered_by: str | None) -> Pipeline:
     """Open a run with the one system, or variant, that is asked; None: its explorer alone."""
     from kgqa_core.config_file import read_config
+    from kgqa_core.errors import ConfigError
 
+    if system and "," in system:
+        raise ConfigError(f"one system is asked, not {system}; kgqa evaluate --systems puts several side by side")
     given = [*untaught_settings(conf, settings, system, answered_by), *settings]
     systems = read_config(conf, [*given, *system_settings(None, answered_by)]).systems
     is_variant = systems is not None and system in systems.variants
@@ -105,7 +109,7 @@ def untaught_settings(
     """
     from kgqa_core.config_file import read_config
 
-    names = (systems or "").split(",")
+    names = [name.strip() for name in (systems or "").split(",")]
     if set(names) <= {"", "explorer"} or (answered_by and "lm" not in answered_by.split(",")):
         return
     run = read_config(conf, [one for one in settings if not one.startswith("systems")])  # they may need the model

@@ -288,7 +288,8 @@ def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> 
         known = list(dict.fromkeys(name.rpartition("-seed")[0] for name in systems))
         more = f", and its systems are {with_nearest(seed, known)}" if known else ""
         if not known and not seed.isdigit():  # kgqa evaluate --systems leaves nothing in the run file
-            more = f", and it compares no systems: name them again, as --set systems.run=[{seed}]"
+            more = f", and it compares no systems: name them again, as --set systems.run=[{seed}], with every --set "
+            more += "that kgqa evaluate printed"
         raise ConfigError(f"{conf} has no seed {shorten(seed)}; its explorer.seeds are {', '.join(seeds)}{more}")
     return [(f"{conf}@{seed}", pipeline.artifact(f"evaluation-seed{seed}").folder / PREDICTIONS)]
 

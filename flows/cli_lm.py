@@ -38,8 +38,10 @@ def score_plans(
     pipeline = open_run(conf, settings)
     plans_of(pipeline)
     with working("scoring plans"):
+        from flows.question_file import require_places
         from flows.run import run_missing
 
+        require_places(questions)
         run_missing(pipeline, *planner_keys(pipeline))
         scores, rejects = score_plan_file(pipeline, questions)
     print_rejects(rejects)

@@ -11,7 +11,7 @@ from flows.cli_session import Conf, Settings, working
 
 def serve(
     conf: Conf,
-    port: Annotated[int, typer.Option(metavar="PORT", envvar="KGQA_SERVE_PORT")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_SERVE_PORT")] = 8000,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where it listens; it has no password.")] = "127.0.0.1",
     settings: Settings = None,
 ) -> None:

@@ -22,8 +22,8 @@ def up(
     status: Annotated[
         bool, typer.Option("--status", help="Only say what runs; exit code 1 where not all does.")
     ] = False,
-    prefect_port: Annotated[int, typer.Option(metavar="PORT", envvar="KGQA_PREFECT_PORT")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(metavar="PORT", envvar="KGQA_MLFLOW_PORT")] = 5000,
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_PREFECT_PORT")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_MLFLOW_PORT")] = 5000,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", envvar="KGQA_HOST", help="Where the servers listen.")
     ] = "127.0.0.1",

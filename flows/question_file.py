@@ -38,6 +38,7 @@ from kgqa_core.evaluation.predictions import (
     render_path,
     unfinished,
 )
+from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Loaded, QuestionFile, Reader, open_format
 from kgqa_core.questions.link import Resolver, link_file
@@ -81,6 +82,16 @@ def needed_stages(pipeline: Pipeline, row: str | None, *, controls: bool = False
     first = f"explorer-seed{pipeline.config.exploration.seeds[0]}"
     needs = [first] if row is None else list(pipeline.specs[asked_key(pipeline, row)].needs)
     return [*needs, *(["controls"] if controls else ())]
+
+
+def require_places(path: Path, out: Path | TextIO | None = None) -> None:
+    """Raise InputError where there is no such file of questions, or ``out`` cannot have answers: before all work."""
+    if not path.exists():  # a pipe is no file, and can be read
+        require_file(path, what="question file")
+    if isinstance(out, Path) and out.suffix.lower() not in (*JSONL_SUFFIXES, ".parquet"):
+        raise InputError(f"cannot write {out}: give a file that ends in .jsonl or .parquet")
+    if isinstance(out, Path) and not out.parent.is_dir():
+        raise InputError(f"cannot write {out}: there is no folder {out.parent}")
 
 
 @contextmanager
@@ -159,8 +170,7 @@ def answer_file(
     Raises InputError where no question is usable, or for a name that says no format; then, as after any error, nothing
     is left at ``out``.
     """
-    if isinstance(out, Path) and out.suffix.lower() not in (*JSONL_SUFFIXES, ".parquet"):
-        raise InputError(f"cannot write {out}: give a file that ends in .jsonl or .parquet")
+    require_places(path, out)
     loaded, rejected, done, total = Loaded(), Rejected(), 0, _count_lines(path)
     questions = link_file(QuestionFile(path, "test"), loaded, read=read, resolver=Resolver(who.graph))
     names: dict[str, Any] = {"entity_names": who.graph.entity_names}

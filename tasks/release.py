@@ -310,7 +310,7 @@ class Releases:
     def last_challenger(self) -> str:
         """Return who was refused since the last promotion, or the newest; InputError where there is none."""
         if not (ids := self.ids()):
-            raise InputError(f"there is no release of {self.model} yet: kgqa run makes one")
+            raise InputError(f"there is no release of {self.model} yet: a run of a configuration with a gate makes one")
         last = next((move for move in reversed(self.moves()) if move.kind != "rolled back"), None)
         return last.to_release if last and last.kind == "refused" else ids[-1]
 

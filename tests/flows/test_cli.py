@@ -192,14 +192,42 @@ def test_full_memory_is_one_message_and_what_the_error_held_is_free_before_it_is
         (("ask", "models:/kgqa-towns@champion", "who?", "--system", "rog"), 2, "give one of them"),
         (("ask", "models:/kgqa-towns@champion", "--file", "questions.txt", "--system", "rog"), 2, "give one of them"),
         (("ask", "CONF", "who?", "--trace"), 2, "go with --system"),
+        (("ask", "CONF", "who?", "--system", "rog,kaping"), 2, "one system is asked"),
         (("ask", "CONF", "--file", "questions.txt", "--answered-by", "oracle"), 2, "go with --system"),
         (("evaluate", "CONF", "--questions", "new.jsonl", "--answered-by", "oracle"), 2, "needs --systems"),
+        (("evaluate", "CONF", "--questions", "new.jsonl", "--systems", "rog,etd"), 2, "one system is asked"),
     ],
 )
 def test_a_mistake_is_told_on_standard_error_with_its_exit_code(conf, arguments, code, said):
     done = kgqa(*(argument.replace("CONF", str(conf)) for argument in arguments))
     assert (done.exit_code, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ask", "CONF", "--file", "CONF", "--out", "answers.csv"), "ends in .jsonl or .parquet"),
+        (("ask", "CONF", "--file", "CONFIG"), "towns.yamlIG does not exist"),
+        (("evaluate", "CONF", "--questions", "CONF", "--out", "CONF/answers.jsonl"), "there is no folder"),
+        (("score-plans", "CONF", "--questions", "CONFIG"), "towns.yamlIG does not exist"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_before_anything_is_made_for_it(conf, monkeypatch, arguments, said):
+    made = Mock()
+    monkeypatch.setattr("flows.run.run_missing", made)
+    if arguments[0] == "score-plans":
+        conf.write_text(CONFIG + "plans: {planners: [dense]}\ndense: {}\n", encoding="utf-8")
+    done = kgqa(*(argument.replace("CONF", str(conf)) for argument in arguments))
+    assert (done.exit_code, said in done.stderr) == (3, True), done.output
+    made.assert_not_called()
+
+
+@pytest.mark.parametrize("arguments", [("serve", "CONF", "--port"), ("up", "--mlflow-port"), ("up", "--prefect-port")])
+def test_a_port_that_there_is_not_is_told(conf, monkeypatch, arguments):
+    monkeypatch.setattr("tasks.services.require_free", Mock(side_effect=AssertionError("it was taken for a port")))
+    done = kgqa(*(argument.replace("CONF", str(conf)) for argument in arguments), 99999)
+    assert (done.exit_code, arguments[-1] in done.stderr) == (2, True), done.output
 
 
 @pytest.mark.parametrize("arguments", [("run", "SELF"), ("run", "OTHER"), ("build", "OTHER"), ("sweep", "SWEEP")])

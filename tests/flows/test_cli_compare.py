@@ -133,7 +133,7 @@ def test_one_run_of_a_system_is_shown_alone(tmp_path: Path) -> None:
     ("run", "code", "said"),
     [
         ("CONF@7", 2, "has no seed '7'; its explorer.seeds are 0"),
-        ("CONF@rog", 2, "compares no systems: name them again, as --set systems.run=[rog]"),
+        ("CONF@rog", 2, "as --set systems.run=[rog], with every --set that kgqa evaluate printed"),
         ("CONF", 5, "'evaluation-seed0' of 'tiny' is not done: make it"),
         ("TMP/ones.parquet", 3, "ones.parquet'; did you mean"),
         ("TMP/ones.parquet", 3, "A run is a configuration"),

@@ -288,6 +288,7 @@ def test_plans_alone_answer_no_file(tmp_path: Path) -> None:
         ("", ([], "rog,kaping", "lm,oracle"), "encoder"),
         ("", (["systems.rog.plans=lm"], "rog", None), "lm"),  # what a user says goes first
         ("", ([], "kaping", None), None),
+        ("", ([], "kaping, rog", None), "encoder"),
         ("", ([], "rog", "oracle"), ""),
         ("", ([], "explorer", None), ""),
         ("lm: {kind: packaged}\n", ([], "rog", None), ""),

@@ -53,6 +53,13 @@ def test_the_worked_example_works(built: tuple[KnowledgeGraph, QuestionReport, d
     assert questions["q7"].masked == "Did [claim] design the [topic]?"
 
 
+def test_every_question_that_it_asks_of_the_example_names_an_entity(
+    built: tuple[KnowledgeGraph, QuestionReport, dict[str, Question]],
+) -> None:
+    asked = re.findall(r'^kgqa ask my\.yaml "(.*?)"', DOC, re.MULTILINE)
+    assert len(asked) > 1 and all(link.link_question(one, built[0]).topics for one in asked)
+
+
 def test_every_reason_is_in_the_table() -> None:
     reasons = [formats.NOT_UTF8, formats.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD, formats.BAD_QUOTES]
     reasons += [formats.NOT_JSON, link.DUPLICATE_ID, link.NO_ANSWER, link.NO_TOPIC, link.NO_MENTION]

@@ -85,6 +85,8 @@ def test_a_rollback_returns_to_the_champion_before_whoever_was_champion_twice_or
 
 
 def test_who_is_promoted_by_hand_was_refused_since_the_last_promotion(releases: Releases, release: Release) -> None:
+    with pytest.raises(InputError, match="a run of a configuration with a gate makes one"):
+        Releases(releases.home, "kgqa-other").last_challenger()
     releases.move("promoted", "a", "first")
     releases.move("refused", "b", "worse")
     releases.move("promoted", "c", "better")
