@@ -255,6 +255,7 @@ def test_numbers_with_a_point_are_whole_where_they_can_be_and_none_where_missing
     assert rejects == [(5, "empty field"), (6, "empty field")]  # as a table with gaps has them
 
 
+@pytest.mark.slow
 def test_a_parquet_file_without_rows_has_none(tmp_path: Path) -> None:
     """In a process of its own: pyarrow ends it where a function is given no chunk at all."""
     columns = dict.fromkeys(TRIPLE_COLUMNS, pa.array([], pa.string())) | {"tail": pa.array([], pa.float64())}

@@ -237,6 +237,7 @@ def whole(llama: Path, instructions: Path, tmp_path_factory: pytest.TempPathFact
     return points, report.folder
 
 
+@pytest.mark.slow
 def test_a_stopped_tuning_goes_on_exactly_and_a_finished_one_is_not_done_again(
     whole: tuple[list[Point], Path], llama: Path, instructions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

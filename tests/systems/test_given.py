@@ -111,6 +111,7 @@ def test_a_line_that_cannot_be_used_says_why(wrong: dict[str, object], reason: s
     assert isinstance(read, str) and reason in read
 
 
+@pytest.mark.slow
 def test_a_whole_run_answers_from_the_file_and_copies_beside_it(run: Pipeline) -> None:
     """q1 has two paths that can be read and one that cannot, q2 none, q4 is no line; what is wrong is kept."""
     ensure(run, ["comparison"])

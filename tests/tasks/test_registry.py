@@ -313,6 +313,7 @@ def test_a_failed_run_with_a_gate_registers_what_it_judged_as_that_may_be_champi
         assert done.versions == versions
 
 
+@pytest.mark.slow
 def test_a_model_of_another_run_gets_no_versions_of_this_one(
     home: Path, tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

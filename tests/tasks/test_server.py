@@ -272,6 +272,7 @@ def test_garbage_collection_pauses_while_importing_and_is_as_it_was_afterwards(w
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["http://127.0.0.1:9/api", pytest.param("", marks=pytest.mark.slow)])
 def test_settings_in_the_current_folder_run_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, start: Start, given: str

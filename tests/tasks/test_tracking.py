@@ -112,6 +112,7 @@ def test_curves_keep_every_point_and_tables_are_whole_and_shown_beside_two_plots
         assert run.info.artifact_uri.startswith((shown / "mlflow" / "artifacts").as_uri())
 
 
+@pytest.mark.slow
 def test_a_second_run_that_skips_all_shows_its_stages_and_links_what_it_has_to_the_run_that_made_it(home: Path) -> None:
     pipeline = Pipeline(home)
     first = told(publish(home, a_run(1), pipeline.everything()))
