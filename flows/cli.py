@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_ask import (
-    ask_questions,
-    open_and_ask,
-    open_answerer,
-    open_asked_run,
-    system_settings,
-    untaught_settings,
-)
+from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings, untaught_settings
 from flows.cli_builds import builds
 from flows.cli_compare import compare, confidence
 from flows.cli_export import export
