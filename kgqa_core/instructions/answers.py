@@ -28,8 +28,8 @@ _ABSTAINED = re.compile(
 BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 LEAD = (
     r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
-    r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_\"]*(?:(?:is|are)\b[\s*_]*:?|:)[ \t*_]*"
-)
+    r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_\"]*+(?:(?:is|are)\b[\s*_]*+:?|:)[ \t*_]*+"
+)  # possessive: a reply of nothing but stars must not be tried in all its parts
 """What stands before an answer: "Answer:", "So the final answer is"; a key of JSON, too."""
 _TITLE = r"(?:#+[ \t]|\*\*)[ \t*]*(?:the\s+)?(?:final\s+|correct\s+)?answers?(?:\(s\))?[ \t*]*$"  # in Markdown, alone
 _HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)

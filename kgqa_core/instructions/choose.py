@@ -27,7 +27,7 @@ _ONLY = re.compile(rf"\W*{_SHORT}(?:{_GAP}(?:and{_GAP})?{_SHORT})*[^\w+#]*")  # 
 _WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'+#])")
 _LISTED = re.compile(rf"(?:[\"*)\s]*(?:,\s*(?:and\s+)?|\sand\s+)[\"*(]*{_SHORT})+(?=\W*\Z|\.\s)")  # then: ", B and C."
 _STATED = re.compile(
-    rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*(?:is|are|:)?\s*)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
+    rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*+(?:is|are|:)?\s*+)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
     r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(?=(.{0,300}))",
     re.IGNORECASE,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,6 +164,13 @@ def test_any_names_come_back(names: list[str], data: st.DataObject) -> None:
     choice = CHOOSE.parse(text, case)
     assert isinstance(choice, Choice)
     assert choice == Choice(tuple(right), "label")
+
+
+@pytest.mark.parametrize("reply", ["The answer is " + "*" * 1_000, "answer" + " " * 20_000])
+def test_a_reply_that_repeats_itself_is_read_at_once(reply: str) -> None:
+    started = time.process_time()
+    CHOOSE.parse(reply, CASE)
+    assert time.process_time() - started < 2  # tried in all its parts, it took 6 s and more
 
 
 def test_nothing_right_teaches_nothing() -> None:
