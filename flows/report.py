@@ -115,7 +115,7 @@ def read_paths(texts: Sequence[str]) -> dict[str, list[list[str]]]:
     Of a triple that can be read in several ways, with no such relation, the first comma ends the head.
     """
     parts = {
-        text: [part.strip().removeprefix("(").removesuffix(")").split(", ") for part in text.split(") → (")]
+        text: [part.split(", ") for part in text.removeprefix("(").removesuffix(")").split(") → (")]
         for text in dict.fromkeys(texts)
     }
     known = {cells[1] for path in parts.values() for cells in path if len(cells) == 3}

@@ -194,6 +194,12 @@ def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[st
     }
 
 
+def test_names_in_brackets_stay_whole_at_every_step_of_a_path() -> None:
+    text = "(Ada, played_in, Up (2009)) → ((500) Days, sequel_of^, Up (2009)) → ((500) Days, set_in, Paris (Texas))"
+    ends = [["Ada", "played_in", "Up (2009)"], ["(500) Days", "sequel_of^", "Up (2009)"]]
+    assert read_paths([text]) == {text: [*ends, ["(500) Days", "set_in", "Paris (Texas)"]]}
+
+
 @pytest.mark.slow
 def test_one_system_of_two_runs_keeps_two_names(compared: Pipeline, tmp_path: Path) -> None:
     folder = compared.artifact("system-explorer-seed0").folder
