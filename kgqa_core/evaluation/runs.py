@@ -224,8 +224,7 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
     picked[rows] = [is_picked_right(outcome) for outcome in changed]
     record = None
     if run.record is not None and direct.record is not None:
-        sizes = zip(outcomes, pairs, strict=True)
-        twice = np.array([len(a.answers) + len(b.answers) - len(both.answers) for both, (a, b) in sizes], dtype=float)
+        twice = [len(a.answers) + len(b.answers) - len(c.answers) for (a, b), c in zip(pairs, outcomes, strict=True)]
         first = [own.answers or own.verdict is not None for own, _ in pairs]  # whose answer leads: as in ``unite``
         ends = zip(first, run.record.status, direct.record.status, strict=True)
         record = replace(
@@ -247,11 +246,8 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
 
 
 def unite(own: Outcome, other: Outcome) -> Outcome:
-    """Return one question's outcome with the answers of both, ``own`` itself where ``other`` adds nothing.
-
-    A verdict is given once: the entities behind another one, such as the claim itself, would undo it.
-    """
-    is_judged = own.verdict is not None
+    """Return one question's outcome with the answers of both, ``own`` itself where ``other`` adds nothing."""
+    is_judged = own.verdict is not None  # what another verdict rests on, such as the claim itself, would undo it
     adds = not is_judged and (not other.answers <= own.answers or other.verdict is not None)
     if not adds and (own.covered or not other.covered):
         return own
