@@ -46,14 +46,14 @@ class GivenSection(Section):
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
 
 
-def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int, question_id: str) -> Rounds:
+def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int, question: Question) -> Rounds:
     """Return what a model answers that reads the paths in so many orders, and the share of them that name its first.
 
     Where several ways lead to answers, a reader often stops after those that it meets first. So a name that any order
     brings is an answer, and those that more orders bring come first (ours); of yes and no the first alone. Paths of one
     way stay together. The first order is the case's own; with that one alone the share is None.
     """
-    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question_id)
+    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question.id)
     drawn = [tuple(ways), *(tuple(chance.sample(ways, len(ways))) for _ in range(4 * orders) if orders > 1)]
     asks = [Ask(instruction, case)]
     for order in islice(dict.fromkeys(drawn), 1, orders):  # two ways have but two
@@ -62,6 +62,8 @@ def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int
     replies = yield asks
     said = [reply.result for reply in replies]
     read = [one for one in said if isinstance(one, Answers)]
+    if question.claim is not None:
+        read = [replace(one, names=(one.verdict,)) if one.verdict else one for one in read]
     if len(asks) == 1 or not read:
         return said[0], None
     votes = Counter(chain.from_iterable({normalise_name(without_stop(name)) for name in one.names} for one in read))
@@ -107,7 +109,7 @@ class Given(System):
             names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))
             case = ReasonCase(question.text, "", shown, names)  # retrievers' paths end at their candidates
             instruction = ReasonInstruction(self.prompts, scored=kept.scores == "real")
-            said, sure = yield from read_in_orders(instruction, case, kept.orders, question.id)
+            said, sure = yield from read_in_orders(instruction, case, kept.orders, question)
             answer = replace(answer_on_paths(self.search, question, said, paths), confidence=sure)
         return replace(answer, counts={**answer.counts, **counts})
 

@@ -219,6 +219,8 @@ def test_of_several_orders_of_a_true_false_question_most_verdicts_count(forty: F
     model = ScriptedModel().on("reason", "", "No").on("reason", "", "Yes").on("reason", "", "Yes.")
     answered = answer_one(forty, given(forty, born, orders=3), right, model)
     assert (answered.answer.prediction.verdict, answered.confidence) == (True, 2 / 3)
+    model = ScriptedModel().on("reason", "", "No, it does not.").on("reason", "", "No.").on("reason", "", "Yes")
+    assert answer_one(forty, given(forty, born, orders=3), right, model).answer.prediction.verdict is False
 
 
 def test_a_question_that_the_file_does_not_know_is_an_abstention(forty: Forty, born: Path) -> None:
