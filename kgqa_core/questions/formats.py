@@ -198,12 +198,11 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         require_file(path, what="question file")
         raise
     with file:
+        require_text(file.peek(), path)
         for number, raw in enumerate(file, 1):
             bare = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw).removesuffix(b"\n").removesuffix(b"\r")
             line = bare.decode("utf-8", errors="replace")
             if line.encode() != bare:
-                if number == 1:
-                    require_text(raw, path)
                 yield number, line, Fault(NOT_UTF8)
             elif line.startswith("\ufeff"):
                 yield number, line, Fault(MARK_INSIDE)
@@ -389,4 +388,4 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     return parse_lines(file.path, parse)
 
 
-JSONL = QuestionFormat(files_by_split("{split}.jsonl", dev=("dev", "valid", "validation")), read_jsonl)
+JSONL = QuestionFormat(files_by_split("{split}.jsonl", dev=("dev", "valid", "validation", "val")), read_jsonl)

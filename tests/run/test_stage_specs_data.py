@@ -85,6 +85,11 @@ def test_a_folder_of_parquet_files_is_one_graph(films: Path) -> None:
     assert sorted(pipeline.specs["graph"].files) == ["triples/part-0.parquet", "triples/part-1.parquet"]
     assert pipeline.make("graph").artifact.folder.joinpath("triples-0000.parquet").is_file()
     assert graph_of(pipeline).entity_labels == ["o", "s0", "s1"]
+    for number in range(2):
+        path = folder / f"part-{number}.parquet"
+        path.rename(path.with_suffix(".parquet.gz"))
+        with pytest.raises(ConfigError, match=r"part-0\.parquet\.gz is packed and would be left out"):
+            specs_of(films, "dataset.graph={format: parquet, path: parts}")
 
 
 def test_no_setting_is_forgotten_here() -> None:

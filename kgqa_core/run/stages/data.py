@@ -87,11 +87,12 @@ def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
     if graph.path is None or suffixes is None or not graph.path.is_dir():
         return [graph.path] if graph.path else []
     found = sorted(entry for entry in graph.path.iterdir() if entry.suffix.lower() in suffixes and entry.is_file())
+    for entry in sorted({*graph.path.iterdir()} - {*found}):
+        is_packed = entry.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip")
+        if is_packed and Path(entry.stem.lower()).suffix in suffixes:
+            raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
     if not found:
         raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
-    for entry in sorted(graph.path.iterdir()):
-        if entry.suffix.lower() in (".bz2", ".xz", ".zst", ".zip") and Path(entry.stem.lower()).suffix in suffixes:
-            raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
     return found
 
 
