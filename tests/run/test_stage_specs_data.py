@@ -13,9 +13,12 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
+from kgqa_core.graph.search_graph import open_subgraphs
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import REQUIRED, StageSpec, stage_specs
+from kgqa_core.systems.given import GivenSection, given_lines
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -179,6 +182,27 @@ def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> 
     assert {key: spec.section for key, spec in own.items() if key != "subgraphs"} == {
         key: spec.section for key, spec in whole.items()
     }
+
+
+@pytest.mark.parametrize("form", ["nsm", "paths"])
+def test_lines_without_ids_in_two_files_of_one_name_are_told_apart(films: Path, form: str) -> None:
+    for split, who in (("train", "Ada"), ("test", "Bob")):
+        line = {"question": f"Where is {who}?", "entities": [who], "answers": ["Rome"]}
+        line |= {"subgraph": {"tuples": [[who, "lives_in", "Rome"]]}, "paths": [[who, "lives_in", "Rome"]]}
+        (films.parent / split).mkdir()
+        (films.parent / split / "own.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    files = f"{{format: {form}, files: {{train: train/own.jsonl, test: test/own.jsonl}}}}"
+    settings = (f"dataset.graph={{format: {form}}}", f"dataset.questions={files}", "dataset.subgraphs=question")
+    run = Pipeline(read_config(films, settings))
+    folders = {key: run.make(key).artifact.folder for key in ("graph", "subgraphs", "questions")}
+    ids = [one.id for one in read_questions(folders["questions"])]
+    assert ids == ["train-own-1", "test-own-1"]
+    assert open_subgraphs(folders["subgraphs"]).block_of.keys() == set(ids)
+    if form == "paths":
+        assert {id: line.question for id, line in given_lines(run.config, GivenSection()).items()} == {
+            "train-own-1": "Where is Ada?",
+            "test-own-1": "Where is Bob?",
+        }
 
 
 def test_subgraphs_that_are_cut_follow_the_questions_and_all_that_walks_reads_them(films: Path) -> None:

@@ -261,9 +261,10 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
         with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
             report = cut_subgraphs(questions, graph=graph, cut=cut, out_dir=folder, map_buckets=map_buckets)
     else:
-        files, form = _question_paths(run), _question_section(run).format
+        section, files = _question_section(run), _question_paths(run)
+        how = {"format": section.format, "stems": [file.stem for file in list_files(section)]}
         with chunk_mapper(run, files, "packing subgraphs") as map_chunks:
-            report = build_subgraphs(files, graph=graph, out_dir=folder, format=form, map_chunks=map_chunks)
+            report = build_subgraphs(files, graph=graph, out_dir=folder, map_chunks=map_chunks, **how)
     recorder.metrics(report, *figures)
 
 
@@ -306,6 +307,6 @@ STAGES = (
     Stage("dump", 4, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 3, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 9, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
-    Stage("subgraphs", 3, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 8, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("subgraphs", 4, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
+    Stage("questions", 9, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
