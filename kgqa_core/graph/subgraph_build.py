@@ -192,10 +192,10 @@ PackChunks = Callable[[Callable[[Chunk], Packed], Iterable[Chunk]], Iterable[Pac
 
 def build_subgraphs(
     files: Sequence[Path],
+    stems: Sequence[str] = (),
     *,
     graph: KnowledgeGraph,
     out_dir: Path,
-    stems: Sequence[str] = (),
     format: str = "nsm",
     map_chunks: PackChunks = map,
     chunk_bytes: int = 8 * 2**20,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import REQUIRED, StageSpec, stage_specs
-from kgqa_core.systems.given import GivenSection, given_lines
+from kgqa_core.systems.given import GIVEN, GivenSection
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -199,10 +200,10 @@ def test_lines_without_ids_in_two_files_of_one_name_are_told_apart(films: Path, 
     assert ids == ["train-own-1", "test-own-1"]
     assert open_subgraphs(folders["subgraphs"]).block_of.keys() == set(ids)
     if form == "paths":
-        assert {id: line.question for id, line in given_lines(run.config, GivenSection()).items()} == {
-            "train-own-1": "Where is Ada?",
-            "test-own-1": "Where is Bob?",
-        }
+        search = SimpleNamespace(whole=None)
+        parts = SimpleNamespace(pipeline=run, settings=GivenSection(), search=search, prompts=None, seed=0)
+        lines = GIVEN.open(parts).lines
+        assert {id: line.question for id, line in lines.items()} == {ids[0]: "Where is Ada?", ids[1]: "Where is Bob?"}
 
 
 def test_subgraphs_that_are_cut_follow_the_questions_and_all_that_walks_reads_them(films: Path) -> None:

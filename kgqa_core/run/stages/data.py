@@ -200,7 +200,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         given = base.GraphSection(
             format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0
         )
-    files = _triple_files(given) or _question_paths(run)
+    files = _triple_files(given) or [file.path for file in list_files(_question_section(run))]
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
             files,
@@ -261,10 +261,10 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
         with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
             report = cut_subgraphs(questions, graph=graph, cut=cut, out_dir=folder, map_buckets=map_buckets)
     else:
-        section, files = _question_section(run), _question_paths(run)
-        how = {"format": section.format, "stems": [file.stem for file in list_files(section)]}
-        with chunk_mapper(run, files, "packing subgraphs") as map_chunks:
-            report = build_subgraphs(files, graph=graph, out_dir=folder, map_chunks=map_chunks, **how)
+        asked = _question_section(run)
+        files, stems = zip(*((file.path, file.stem) for file in list_files(asked)), strict=True)
+        with chunk_mapper(run, files, "packing subgraphs") as mapper:
+            report = build_subgraphs(files, stems, graph=graph, out_dir=folder, format=asked.format, map_chunks=mapper)
     recorder.metrics(report, *figures)
 
 
@@ -296,10 +296,6 @@ def _question_section(run: Pipeline) -> base.QuestionSection:
     if isinstance(run.config.dataset, base.FileDataset):
         return run.config.dataset.questions
     return base.QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
-
-
-def _question_paths(run: Pipeline) -> list[Path]:
-    return [file.path for file in list_files(_question_section(run))]
 
 
 STAGES = (
