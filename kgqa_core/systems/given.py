@@ -27,7 +27,7 @@ from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, distinct_names, without_stop
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.questions.formats import question_files
+from kgqa_core.questions.formats import QuestionFile, list_files, question_files
 from kgqa_core.questions.link import ids_of
 from kgqa_core.systems.answering import VERDICTS, answer_by_name, answer_on_paths, answer_with
 from kgqa_core.systems.types import Ask, Rounds, Steps, System
@@ -144,7 +144,9 @@ def _files(config: Any, settings: GivenSection) -> dict[str, Path]:
 
 
 def _open_given(parts: Any) -> Given:
-    lines = read_given(list(_files(parts.pipeline.config, parts.settings).values()))
+    file = parts.settings.file  # what else there may be, ``_files`` says
+    files = [QuestionFile(file)] if file else list_files(parts.pipeline.config.dataset.questions)
+    lines = read_given({one.path: one.stem for one in files})
     return Given(parts.search.whole, parts.prompts, lines, parts.settings, parts.seed)
 
 

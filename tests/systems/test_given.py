@@ -142,7 +142,7 @@ def test_a_whole_run_answers_from_the_file_and_copies_beside_it(run: Pipeline) -
 
 
 def given(forty: Forty, file: Path, seed: int = 0, **settings: object) -> Given:
-    return Given(forty.search, WHOLE_PATHS, read_given([file]), GivenSection.model_validate(settings), seed)
+    return Given(forty.search, WHOLE_PATHS, read_given({file: file.stem}), GivenSection.model_validate(settings), seed)
 
 
 @pytest.fixture
