@@ -203,10 +203,11 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         require_file(path, what="question file")
         raise
     with file:
-        require_text(file.peek(), path)
         for number, raw in enumerate(file, 1):
             bare = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw).removesuffix(b"\n").removesuffix(b"\r")
             line = bare.decode("utf-8", errors="replace")
+            if number == 1 and ("\0" in line or "\ufffd" in line):
+                require_text(raw, path)
             if line.encode() != bare:
                 yield number, line, Fault(NOT_UTF8)
             elif line.startswith("\ufeff"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from kgqa_core.graph.nsm import LabelledPath, QuestionLine
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, distinct_names, without_stop
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import Prompts, show_path
+from kgqa_core.instructions.render import Prompts, ScoredPath, group_paths, show_path
 from kgqa_core.questions.formats import QuestionFile, list_files, question_files
 from kgqa_core.questions.link import ids_of
 from kgqa_core.systems.answering import VERDICTS, answer_by_name, answer_on_paths, answer_with
@@ -43,6 +44,7 @@ class GivenSection(Section):
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
     orders: Annotated[int, Field(ge=1, le=26)] = 1  # in which the model reads the paths; all names are answers
+    whole_ways: bool = False  # does the name of one end stand for all that the same relations lead to from its topic?
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
 
 
@@ -72,6 +74,13 @@ def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int
     ranked = ranked[:1] if votes.keys() <= VERDICTS.keys() else ranked  # yes and no are no two names
     sure = max(votes.values()) / len(asks) if votes else None
     return Answers(ranked, all(one.abstained for one in read)), sure
+
+
+def with_whole_ways(names: Sequence[str], paths: Sequence[ScoredPath]) -> tuple[str, ...]:
+    """Return the names, and behind them the other ends of each way that leads to one of them (ours)."""
+    said = {normalise_name(without_stop(name)) for name in names}
+    ways = [ends for ends in group_paths(paths).values() if not said.isdisjoint(map(normalise_name, ends))]
+    return distinct_names(chain(names, *ways))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,8 @@ class Given(System):
             case = ReasonCase(question.text, "", shown, names)  # retrievers' paths end at their candidates
             instruction = ReasonInstruction(self.prompts, scored=kept.scores == "real")
             said, sure = yield from read_in_orders(instruction, case, kept.orders, question)
+            if kept.whole_ways and isinstance(said, Answers):
+                said = replace(said, names=with_whole_ways(said.names, shown))
             answer = replace(answer_on_paths(self.search, question, said, paths), confidence=sure)
         return replace(answer, counts={**answer.counts, **counts})
 

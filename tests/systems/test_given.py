@@ -203,6 +203,21 @@ def test_read_in_several_orders_all_names_are_answers_those_of_more_orders_first
     assert answered.confidence == max(votes.values()) / len(model.asked)
 
 
+def test_one_end_of_a_way_stands_for_all_its_ends_where_that_is_asked(forty: Forty, tmp_path: Path) -> None:
+    """The reader names one of the two films that one relation leads to; what another relation leads to stays out."""
+    films = [("directed_by", "Salt Road"), ("directed_by", "Glass Harbour"), ("starred", "Capital")]
+    line = {"id": "born", "question": "x", "answers": [], "paths": [["Ida Moon", *film] for film in films]}
+    (tmp_path / "films.jsonl").write_text(json.dumps(line), encoding="utf-8")
+
+    def answered(reply: str, *, whole_ways: bool) -> Any:
+        model = ScriptedModel().on("reason", "", reply)
+        return answer_one(forty, given(forty, tmp_path / "films.jsonl", whole_ways=whole_ways), "born", model)
+
+    assert answers(forty, answered("Glass Harbour.", whole_ways=False)) == ["Glass Harbour"]
+    assert answers(forty, answered("Glass Harbour.", whole_ways=True)) == ["Glass Harbour", "Salt Road"]
+    assert answered("I do not know.", whole_ways=True).status == "abstained"
+
+
 def test_of_several_orders_those_that_are_read_count(forty: Forty, born: Path) -> None:
     """One reply is unreadable, one abstains; all that abstain are an abstention, all unreadable ones are unreadable."""
     model = ScriptedModel().on("reason", "", "I do not know.").on("reason", "", "").on("reason", "", "Westerby")
