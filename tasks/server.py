@@ -31,6 +31,7 @@ STOP_SECONDS = 10.0
 DRAIN_SECONDS = 30.0  # moments, but on a busy machine
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 15
+NO_SERVER = re.compile("Failed to reach API|Found incompatible versions|Client error '401")  # what Prefect says of one
 
 # For the flow's process. Console output below WARNING would bury the CLI's own; Prefect's UI still gets it.
 CLIENT_SETTINGS = {
@@ -71,7 +72,8 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     Meanwhile the current folder is ``home/prefect``: Prefect reads its settings from there whenever it likes, and some
     of them run code (``prefect.toml``, ``pyproject.toml`` and ``.env`` of somebody else's folder must not).
 
-    Raises ``KgqaError`` where the server is not healthy within ``timeout`` seconds, showing the end of its log.
+    Raises ``KgqaError`` where the server is not healthy within ``timeout`` seconds, showing the end of its log, and
+    where a flow cannot use the one that is there.
     """
     home = home.resolve()  # the server runs in another folder
     try:
@@ -85,7 +87,15 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     if given := ours or os.environ.get("PREFECT_API_URL"):
         reached = {"PREFECT_API_URL": given} | (past_proxies(given) if ours else {})
         with chdir(home / "prefect"), _sigterm_unwinds(), _environment({**quiet, **reached}):
-            yield given
+            try:
+                yield given
+            except Exception as problem:
+                if isinstance(problem, KgqaError) or not NO_SERVER.match(str(problem)):
+                    raise
+                raise KgqaError(
+                    f"the Prefect server {given} cannot be used: {str(problem).splitlines()[0]}. See that it runs and that "
+                    "PREFECT_API_URL is its address, with /api, or unset that: then a run starts a server of its own"
+                ) from None
         return
     with chdir(home / "prefect"), _sigterm_unwinds(), _server_process(home, timeout) as url:
         local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect"), **past_proxies(url)}

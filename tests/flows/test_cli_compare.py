@@ -261,6 +261,13 @@ def test_a_file_does_not_say_where_its_answers_to_dev_questions_are(tmp_path: Pa
     assert done.exit_code == 2 and "give --dev RUN" in done.stderr, done.stderr
 
 
+@pytest.mark.slow
+def test_dev_questions_that_nobody_answered_are_named_with_the_command_that_asks_them(conf: Path) -> None:
+    done = ask_confidence(f"{conf}@0")
+    assert done.exit_code == 5, done.stderr
+    assert f"kgqa evaluate {conf} --set=evaluation.split=dev, or give --dev" in " ".join(done.stderr.split())
+
+
 def test_a_configuration_that_compares_systems_stands_for_all_of_them(
     conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

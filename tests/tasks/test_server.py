@@ -165,6 +165,13 @@ def test_a_run_on_a_server_that_is_there_unwinds_when_it_is_stopped(tmp_path: Pa
     assert run.returncode == 128 + signal.SIGTERM
 
 
+def test_a_server_of_the_users_own_that_is_not_there_is_named(tmp_path: Path, start: Start) -> None:
+    environment = {"PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
+    _, said = start(RUN, tmp_path, "work", env=environment).communicate(timeout=60)
+    assert "KgqaError: the Prefect server http://127.0.0.1:9/api cannot be used: Failed to reach API" in said
+    assert "or unset that" in said
+
+
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(KgqaError, match="Set KGQA_HOME"), prefect_server(tmp_path / "home"):
