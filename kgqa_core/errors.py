@@ -82,9 +82,7 @@ def nearest(value: str, legal: Iterable[str], count: int = 1, *, cutoff: float =
     return get_close_matches(value, list(legal), n=count, cutoff=cutoff)
 
 
-def did_you_mean(
-    given: object, legal: Iterable[str], show: Callable[[str], str] = repr, *, cutoff: float = 0.5
-) -> str:
+def did_you_mean(given: object, legal: Iterable[str], show: Callable[[str], str] = repr, *, cutoff: float = 0.5) -> str:
     """Return a hint at the legal value nearest to ``given``, as ``show`` writes it; empty where none is near."""
     near = nearest(str(given), legal, cutoff=cutoff)
     return f"; did you mean {show(near[0])}?" if near else ""

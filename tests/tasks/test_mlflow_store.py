@@ -67,6 +67,6 @@ def test_a_damaged_store_is_named_and_no_run_is_lost_for_it(tmp_path: Path, cont
     store = tmp_path / "mlflow" / "mlflow.db"
     store.parent.mkdir()
     store.write_bytes(content)
-    with pytest.raises(ArtifactError, match="mlflow.db cannot be used: .*move it away"):
+    with pytest.raises(ArtifactError, match=r"mlflow\.db cannot be used: .*move it away"):
         ensure_store(tmp_path)
     assert ui_command(tmp_path) is None
