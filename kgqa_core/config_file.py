@@ -226,12 +226,12 @@ def _explain_one(error: dict[str, Any], root: type[Section]) -> str:
             _, models = _walk(error["loc"][:-1], root)
             legal = sorted(name for model in models for name in model.legal_keys())
             hint = did_you_mean(location[-1], legal)
-            if not hint:  # settings move: the nearest name in any section
+            if not hint:  # settings move: a name that is all but equal, in any section
                 sections = [
                     (name, one) for name, field in root.model_fields.items() for one in variants_of(field.annotation)
                 ]
                 places = {key: f"{name}.{key}" for name, one in reversed(sections) for key in one.model_fields}
-                hint = did_you_mean(location[-1], places, lambda name: repr(places[name]))
+                hint = did_you_mean(location[-1], places, lambda name: repr(places[name]), cutoff=0.8)
             return f"unknown key {shorten(key)} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
         case "missing":
             return f"missing key {key!r}"

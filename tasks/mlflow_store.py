@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from kgqa_core.artifacts import exclusive_lock
+from kgqa_core.errors import ArtifactError
 from tasks.leftovers import past_proxies, running_server
 from tasks.runtime import quick_imports
 
@@ -64,7 +65,7 @@ def ensure_store(home: Path) -> str:
     """Return the URI of the SQLite store under ``home``, and make the store where there is none.
 
     Two processes on a fresh file, or a kill while MLflow makes it, break it for good: it is made in another file, by
-    one process at a time, and renamed when it is whole.
+    one process at a time, and renamed when it is whole. ArtifactError where it is damaged.
     """
     folder = store_folder(home)
     store = folder / "mlflow.db"
@@ -72,7 +73,13 @@ def ensure_store(home: Path) -> str:
         with exclusive_lock(folder / "mlflow.db.lock", timeout=LOCK_SECONDS):
             if not store.exists():
                 _make_store(folder, store)
-    _follow_the_home(folder, store)
+    try:
+        _follow_the_home(folder, store)
+    except sqlite3.DatabaseError as problem:
+        raise ArtifactError(
+            f"MLflow's database {store} cannot be used: {problem}. If it is damaged, put back a copy of it, or move it "
+            "away: the list of past runs and models is lost, the artifacts of runs are not"
+        ) from None
     return f"sqlite:///{store}"
 
 
@@ -89,14 +96,20 @@ def _follow_the_home(folder: Path, store: Path) -> None:
         for table in tables:
             for _, column, kind, *_ in connection.execute(f'pragma table_info("{table}")').fetchall():
                 if kind.upper().startswith(("VARCHAR", "TEXT")):
-                    place = f'"{column}" = ? || substr("{column}", ?) where substr("{column}", 1, ?) = ?'
+                    place = f'"{column}" = ? || substr("{column}", ?) where substr("{column}" || \'/\', 1, ?) = ?'
                     connection.execute(f'update "{table}" set {place}', (now, len(old) + 1, len(old) + 1, f"{old}/"))
         connection.commit()
 
 
-def ui_command(home: Path, *, port: int = UI_PORT) -> str:
-    """Return the one command, for a shell, that opens MLflow's UI on what runs of this ``home`` published."""
-    uri = tracking_uri(home)
+def ui_command(home: Path, *, port: int = UI_PORT) -> str | None:
+    """Return the one command, for a shell, that opens MLflow's UI on what runs of this ``home`` published.
+
+    None where the store cannot be used, of which whoever published has warned: no finished run is lost for it.
+    """
+    try:
+        uri = tracking_uri(home)
+    except Exception:  # whatever the disk, SQLite or MLflow throws
+        return None
     if is_server(uri):
         return shlex.join([sys.executable, "-m", "webbrowser", "-t", WEB_USER.sub(r"\1", uri)])
     program = Path(sys.executable).with_name("mlflow")

@@ -118,7 +118,7 @@ def log_end(home: Path, run: FlowRun) -> None:
         if path.is_file() and path.stat().st_size > ENDED_BYTES:
             path.replace(path.with_suffix(".jsonl.1"))
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(f"{line}\n")
+            stream.write(f"\n{line}\n")  # what a full disk cut short takes no other line with it
     except OSError as problem:
         _log.warning("cannot note the end of the run in %s: %s", path, problem)
 
@@ -128,8 +128,8 @@ def read_ended(home: Path) -> list[dict[str, Any]]:
     found = []
     for path in ((home / ENDED).with_suffix(".jsonl.1"), home / ENDED):
         with contextlib.suppress(OSError):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):  # cut short by a kill
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(ValueError):  # empty, or cut short by a kill
                     found.append(json.loads(line))
     return found
 

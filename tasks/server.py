@@ -31,6 +31,8 @@ STOP_SECONDS = 10.0
 DRAIN_SECONDS = 30.0  # moments, but on a busy machine
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 15
+# What Prefect says of a server that cannot be used.
+NO_SERVER = re.compile("Failed to reach API|Found incompatible versions|Client error '401|Server error '5")
 
 # For the flow's process. Console output below WARNING would bury the CLI's own; Prefect's UI still gets it.
 CLIENT_SETTINGS = {
@@ -71,7 +73,8 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     Meanwhile the current folder is ``home/prefect``: Prefect reads its settings from there whenever it likes, and some
     of them run code (``prefect.toml``, ``pyproject.toml`` and ``.env`` of somebody else's folder must not).
 
-    Raises ``KgqaError`` where the server is not healthy within ``timeout`` seconds, showing the end of its log.
+    Raises ``KgqaError`` where the server is not healthy within ``timeout`` seconds, showing the end of its log, and
+    where a flow cannot use the server.
     """
     home = home.resolve()  # the server runs in another folder
     try:
@@ -85,15 +88,33 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     if given := ours or os.environ.get("PREFECT_API_URL"):
         reached = {"PREFECT_API_URL": given} | (past_proxies(given) if ours else {})
         with chdir(home / "prefect"), _sigterm_unwinds(), _environment({**quiet, **reached}):
-            yield given
+            cure = "See that it runs and that PREFECT_API_URL is its address, with /api, or unset that"
+            with _named(given, f"{cure}: then a run starts a server of its own"):
+                yield given
         return
     with chdir(home / "prefect"), _sigterm_unwinds(), _server_process(home, timeout) as url:
         local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect"), **past_proxies(url)}
         with _environment({**quiet, **local, **dict.fromkeys(FOREIGN_SETTINGS)}):
+            cure = (
+                f"Is there disk space left in {home}? Finished stages are kept, and the same command goes on from there"
+            )
             try:
-                yield url
+                with _named(url, cure):
+                    yield url
             finally:
                 _send_what_is_queued()
+
+
+@contextmanager
+def _named(server: str, cure: str) -> Iterator[None]:
+    """Raise KgqaError where Prefect raises that its server cannot be used: one that is away, or whose disk is full."""
+    try:
+        yield
+    except Exception as problem:
+        said = str(problem).partition(" - ")[0]
+        if isinstance(problem, KgqaError) or not NO_SERVER.match(said):
+            raise
+        raise KgqaError(f"the Prefect server {server} cannot be used: {said}. {cure}") from None
 
 
 @contextmanager

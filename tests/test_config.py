@@ -172,6 +172,8 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "runtime.memory_limit=99999999TB", r"limit = '99999999TB': must be a number .*from 1MB"),
         (EMBEDDED, "cluster.memory_limit=lots", r"cluster.memory_limit = 'lots': must be a number with a unit"),
         (EMBEDDED, "trakcing={}", r"unknown key 'trakcing' \(value {}\); legal keys: cluster, dataset,.*'tracking'\?"),
+        (EMBEDDED, "explorer.nope=3", r"unknown key 'explorer.nope' \(value 3\); legal keys: [a-z_, ]*$"),
+        (EMBEDDED, "explorer.beam=3", r"unknown key 'explorer.beam' .*did you mean 'lm.beams'"),
         (EMBEDDED, "explorer.epoch=8", r"unknown key 'explorer.epoch' \(value 8\).*did you mean 'epochs'"),
         (EMBEDDED, "dataset.sed=3", r"'dataset.sed' \(value 3\); legal keys: name, reenter_topic, seed, source;"),
         (FILES, "dataset.graph.pth=x", r"'dataset.graph.pth' .*format, header, inverse_suffix.*'path'\?"),

@@ -281,6 +281,7 @@ def test_a_file_does_not_say_where_its_answers_to_dev_questions_are(tmp_path: Pa
     assert done.exit_code == 2 and "give --dev RUN" in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_a_configuration_that_compares_systems_stands_for_all_of_them(
     conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

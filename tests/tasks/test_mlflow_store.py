@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
-from tasks.mlflow_store import ensure_store, mask, ui_command
+from kgqa_core.errors import ArtifactError
+from tasks.mlflow_store import artifacts_uri, ensure_store, mask, ui_command
 from tests.tasks.conftest import copy_store
 
 
@@ -46,3 +49,24 @@ def test_a_copied_home_writes_beside_itself_and_not_into_the_original(empty_stor
         with closing(sqlite3.connect(tmp_path / place / "mlflow" / "mlflow.db")) as store:
             (where,) = store.execute("select artifact_location from experiments").fetchone()
         assert where == (tmp_path / place / "mlflow" / "artifacts" / "0").as_uri()
+
+
+def test_runs_of_an_experiment_that_was_copied_write_beside_the_copy(empty_store: Path, tmp_path: Path) -> None:
+    original, copy = (tmp_path / name for name in ("original", "copy"))
+    uri = ensure_store(copy_store(empty_store, original))
+    MlflowClient(uri).create_experiment("films", artifact_location=artifacts_uri(original, uri))
+    shutil.copytree(original, copy)
+    uri = ensure_store(copy)
+    with closing(sqlite3.connect(copy / "mlflow" / "mlflow.db")) as store:
+        where = dict(store.execute("select name, artifact_location from experiments").fetchall())
+    assert where["films"] == artifacts_uri(copy, uri) == (copy / "mlflow" / "artifacts").as_uri()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 300])
+def test_a_damaged_store_is_named_and_no_run_is_lost_for_it(tmp_path: Path, content: bytes) -> None:
+    store = tmp_path / "mlflow" / "mlflow.db"
+    store.parent.mkdir()
+    store.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"mlflow\.db cannot be used: .*move it away"):
+        ensure_store(tmp_path)
+    assert ui_command(tmp_path) is None

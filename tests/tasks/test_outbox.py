@@ -127,6 +127,14 @@ def test_an_error_that_quotes_half_a_character_is_the_one_that_is_raised_and_not
     assert outbox.read_ended(home)[0]["status"] == "FAILED"
 
 
+def test_a_line_that_a_full_disk_cut_in_a_letter_hides_no_other_run(home: Path) -> None:
+    outbox.log_end(home, a_run(1))
+    with (home / outbox.ENDED).open("ab") as stream:
+        stream.write('{"name": "caf\u00e9'.encode()[:-1])
+    outbox.log_end(home, a_run(2))
+    assert [line["id"] for line in outbox.read_ended(home)] == [a_run(1).id, a_run(2).id]
+
+
 def test_a_killed_run_that_prefect_cannot_be_told_of_now_is_told_of_later(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.exceptions import PrefectHTTPStatusError
 
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import process_started
@@ -163,6 +164,23 @@ def test_a_run_on_a_server_that_is_there_unwinds_when_it_is_stopped(tmp_path: Pa
     run.send_signal(signal.SIGTERM)
     assert run.communicate(timeout=30)[0] == "told\n"
     assert run.returncode == 128 + signal.SIGTERM
+
+
+def test_a_server_of_the_users_own_that_is_not_there_is_named(tmp_path: Path, start: Start) -> None:
+    environment = {"PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
+    _, said = start(RUN, tmp_path, "work", env=environment).communicate(timeout=60)
+    assert "KgqaError: the Prefect server http://127.0.0.1:9/api cannot be used: Failed to reach API" in said
+    assert "or unset that" in said
+
+
+@pytest.mark.slow
+def test_a_server_whose_disk_is_full_is_named(home: Path) -> None:
+    said = "Server error '500 Internal Server Error' for url 'http://x/set_state' - Response: {} - For more"
+    named = r"^the Prefect server .*'http://x/set_state'. Is there disk space left in .*"
+    with pytest.raises(KgqaError, match=named), prefect_server(home):
+        raise PrefectHTTPStatusError(said, request=None, response=None)
+    with pytest.raises(ZeroDivisionError), prefect_server(home):
+        raise ZeroDivisionError
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
