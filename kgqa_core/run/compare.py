@@ -25,11 +25,11 @@ from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
 from kgqa_core.run import open as opening
-from kgqa_core.run.choosing import chosen_settings
 from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import StageSpec
 from kgqa_core.run.stages.explorer import explorer_key
+from kgqa_core.run.stages.systems import chosen_settings
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.types import CandidateSource
