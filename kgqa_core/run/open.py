@@ -279,8 +279,7 @@ def metered(
     The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
     """
     from kgqa_core.lm.call_store import CallStore
-    from kgqa_core.lm.calls import Meter, Metered
-    from kgqa_core.lm.roles import RoleModels
+    from kgqa_core.lm.calls import Meter, Metered, RoleModels
 
     meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
