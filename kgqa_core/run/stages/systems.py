@@ -242,9 +242,14 @@ def chosen_settings(pipeline: Pipeline, spec: StageSpec) -> dict[str, Any]:
 
 def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.evaluation.compare import side_by_side
-    from kgqa_core.evaluation.published import paper_datasets, published_beside, read_published
     from kgqa_core.evaluation.runs import group_runs, read_system_run
-    from kgqa_core.evaluation.tables import render_side_by_side, side_by_side_document
+    from kgqa_core.evaluation.tables import (
+        paper_datasets,
+        published_beside,
+        read_published,
+        render_side_by_side,
+        side_by_side_document,
+    )
 
     runs = [read_system_run(run.artifact(key).folder / "predictions.parquet") for key in spec.needs]
     found = side_by_side(group_runs(runs))
