@@ -265,8 +265,7 @@ class Parts:
             self.base = opening.base_content(self.pipeline, role, self.row) or opened[role].model.name
             return self._metered(opened)
         if answerer == "oracle":
-            from kgqa_core.oracle.knowledge import Knowledge
-            from kgqa_core.oracle.oracle import open_oracle
+            from kgqa_core.oracle.oracle import Knowledge, open_oracle
 
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
