@@ -19,7 +19,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ROLES
 from kgqa_core.config_systems import PLACES, Answerer, ChooseSection, system_type
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.run.cluster import MapTasks, open_cluster
+from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
 from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
@@ -329,7 +329,6 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 @contextmanager
 def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> Iterator[MapTasks]:
     """Yield what maps chunks, over a Dask cluster where there are many questions; whoever listens hears of each."""
-    from kgqa_core.graph.fan_out import fan_out
     from kgqa_core.lm.calls import Meter
     from kgqa_core.run.compare import close_bench
 
