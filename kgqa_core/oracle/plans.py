@@ -14,7 +14,7 @@ from itertools import islice
 from kgqa_core.graph.follow import follow_layers, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.hard_negatives import wrong_plans
+from kgqa_core.instructions.examples import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion
 from kgqa_core.oracle.player import seed_of
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
