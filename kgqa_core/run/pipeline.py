@@ -209,12 +209,8 @@ class Pipeline:
         """Note these stages' artifacts as the build that the next one is compared with."""
         note = _fingerprints(artifacts)
         if note != read_note(self._accepted):
-            self._note_build("accepted", artifacts)
+            self.note_build("accepted", artifacts)
             write_note(self._accepted, note)
-
-    def refuse(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Note that these stages' artifacts were not accepted."""
-        self._note_build("refused", artifacts)
 
     def builds(self) -> list[dict[str, Any]]:
         """Return what became of this run's builds, the oldest first.
@@ -229,7 +225,8 @@ class Pipeline:
         first = {"when": None, "what": "accepted", "stages": now, "content": content_of(self.accepted())}
         return lines if known else [first, *lines]  # accepted before there was a list
 
-    def _note_build(self, what: str, build: Mapping[str, Artifact], **more: Any) -> None:
+    def note_build(self, what: str, build: Mapping[str, Artifact], **more: Any) -> None:
+        """Add a line to ``builds``: ``what`` became of these stages' artifacts."""
         line = {"what": what, "stages": _fingerprints(build), "content": content_of(build), **more}
         lines = self.builds()
         if not lines or {**lines[-1], "when": None} != {"when": None, **line}:
@@ -269,7 +266,7 @@ class Pipeline:
         if gone := stages.keys() - build.keys():
             raise ArtifactError(f"build {wanted[0]} is not whole any more: {', '.join(sorted(gone))} was deleted")
         about = {"left": now, "left_content": content_of(self.accepted())}
-        self._note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
+        self.note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
         write_json(self._accepted, stages)
         return stages
 
