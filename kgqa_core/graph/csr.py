@@ -245,7 +245,10 @@ def write_string_indexes(entities: Path, folder: Path) -> None:
     for stem in ("label", "name", "folded"):
         _write_strings(entities, folder, stem)
     for stem in ("name", "folded"):
-        _write_order(folder, stem)
+        table = open_strings(folder, stem)
+        buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
+        order = pc.array_sort_indices(pa.Array.from_buffers(pa.large_string(), len(table), buffers))  # stable
+        np.save(folder / f"{stem}_order.npy", order.to_numpy().astype(np.int32), allow_pickle=False)
     for what in ("data", "offsets"):
         (folder / f"folded_{what}.npy").unlink()
 
@@ -269,15 +272,6 @@ def _write_strings(entities: Path, folder: Path, stem: str) -> None:
             stream.write(data.data)
             ends.append(offsets[1:] + ends[-1][-1])
     np.save(folder / f"{stem}_offsets.npy", np.concatenate(ends), allow_pickle=False)
-
-
-def _write_order(folder: Path, stem: str) -> None:
-    """Write the rows in byte order of what ``_write_strings`` wrote."""
-    table = open_strings(folder, stem)
-    buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
-    strings = pa.Array.from_buffers(pa.large_string(), len(table), buffers)
-    order = pc.array_sort_indices(strings).to_numpy().astype(np.int32)  # stable
-    np.save(folder / f"{stem}_order.npy", order, allow_pickle=False)
 
 
 def string_buffers(strings: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

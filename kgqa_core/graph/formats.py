@@ -165,18 +165,12 @@ def write_rows(
     """Write a chunk's rows (strings, plus ``position``: their order in the file) and its rejects."""
     with written_whole(chunk.part) as part:
         pq.write_table(table, part, compression="zstd")
-    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=table.num_rows, num_blank=num_blank)
-
-
-def report_chunk(
-    chunk: Chunk, rejects: list[RawReject], *, num_lines: int, num_rows: int, num_blank: int
-) -> ChunkReport:
-    """Write a chunk's rejects, and return what became of it."""
     if rejects:
         rows = [Reject(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
         with written_whole(chunk.rejects_part) as part:
             pq.write_table(records_table(rows, schemas.REJECTS), part, compression="zstd")
-    return ChunkReport(chunk, num_lines, num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
+    counts = Counter(reason for _, reason, _ in rejects)
+    return ChunkReport(chunk, num_lines, table.num_rows, num_blank, dict(counts))
 
 
 def listed_part(part: Path) -> Path:

@@ -140,11 +140,6 @@ class Asked:
         assert self.source.search is not None  # make_examples has checked
         return self.source.search
 
-    @property
-    def is_eperm(self) -> bool:
-        """Do planning examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)?"""
-        return self.source.reasoner.objective == "eperm"
-
     def draw(self, purpose: str) -> Random:
         """Return the draws of this question for one purpose: the same whatever else is made, in whichever order."""
         return Random(_hash(purpose, self.question.id))
@@ -194,7 +189,8 @@ class Asked:
 def plan_cases(asked: Asked) -> Made:
     """Each teaching path is a target of its own."""
     instruction, text = plan.PlanInstruction(asked.source.prompts), asked.question.asked(asked.source.mask_topics)
-    weight = 1.0 if asked.is_eperm else 1 / max(len(asked.teaching), 1)
+    is_eperm = asked.source.reasoner.objective == "eperm"  # examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)
+    weight = 1.0 if is_eperm else 1 / max(len(asked.teaching), 1)
     for row in asked.teaching:
         yield instruction, plan.PlanCase(text, asked.question.id, path=row.path), weight
 

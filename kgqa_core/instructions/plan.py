@@ -64,11 +64,9 @@ class Planner(Protocol):
     @property
     def name(self) -> str:
         """Return the name of its row in tables: generator, dense or another."""
-        ...
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first."""
-        ...
 
 
 # ------ Plans as text.
@@ -307,10 +305,7 @@ class PlanAsker:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorPlanner:
-    """Any language model as a planner (RoG §4.3); one that cannot follow the asker's ``space`` is held to it after.
-
-    Implements ``Planner``.
-    """
+    """Any language model as a ``Planner`` (RoG §4.3); who cannot follow the asker's ``space`` is held to it after."""
 
     model: LanguageModel
     asker: PlanAsker

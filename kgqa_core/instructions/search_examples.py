@@ -71,9 +71,6 @@ def stray(asked: Asked, draw: Random, size: int) -> Walk | None:
     return Walk(path, relations, layers) if len(path) > len(begun.path) else None
 
 
-# ------ score_relations.
-
-
 def score_offered(offered: Iterable[str], path: LabelPath, known: Mapping[LabelPath, float]) -> dict[str, float]:
     """Return what each step that goes on from ``path`` is worth, of what whole paths are known to be."""
     worth = dict.fromkeys(offered, 0.0)
@@ -115,9 +112,6 @@ def score_relations_cases(asked: Asked) -> Made:
             cases.append(scores.RelationsCase(text, tuple(offered), id, topics, path, budget, values))
     for case in cases:
         yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(cases)
-
-
-# ------ score_entities.
 
 
 def score_candidates(
@@ -180,9 +174,6 @@ def score_entities_cases(asked: Asked) -> Made:
             cases.append(scores.EntitiesCase(asked.question.text, shown, asked.question.id, topics, plan, values))
     for case in cases:
         yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / len(cases)
-
-
-# ------ enough_information.
 
 
 def enough_cases(asked: Asked) -> Made:

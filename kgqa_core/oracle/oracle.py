@@ -336,9 +336,6 @@ def _steps_here(call: Call, known: Known) -> Iterator[tuple[str, str, int]]:
             yield clue, step, place
 
 
-# ------ The plans that an oracle proposes: the gold ones that are allowed, then others near them.
-
-
 def _say_plans(asked: _Asked, num: int) -> list[Said]:
     """Return gold plans, which share ``SURE``, then others, the most like a gold one first, each half as probable."""
     constraint, golds = asked.call.prompt.constraint, asked.known.plans if asked.known else ()

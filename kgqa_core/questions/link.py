@@ -289,9 +289,6 @@ def hash_share(key: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-# ------ A question that somebody asks.
-
-
 def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:
     """Return a question without golds, as a person asks it; ``topics``: labels or names, else by ``find_mention``.
 

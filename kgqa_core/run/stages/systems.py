@@ -41,9 +41,6 @@ SCORES = "scores.json"
 TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
 
 
-# ------ What they are made of.
-
-
 def system_key(row: str, answerer: Answerer, seed: int | None) -> str:
     """Return the key of the stage in which one model and seed answer for a row; None: in which settings are chosen."""
     who = f"{row}{'' if answerer == 'lm' else f'-{answerer}'}"
