@@ -28,10 +28,10 @@ from kgqa_core.errors import is_out_of_memory
 from kgqa_core.explorer import kernels
 from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, scatter_sum, spread_sum
 from kgqa_core.explorer.model import Explorer, Texts
+from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.kg import KnowledgeGraph
 
 _log = logging.getLogger(__name__)
-Ints = npt.NDArray[np.integer]
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 # A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
 BITMAP_CELLS_PER_KEY, SMALL_BITMAP, LARGEST_BITMAP = 64, 1 << 22, 1 << 28
