@@ -63,7 +63,7 @@ class Names:
 def find_answerable(
     questions: Sequence[Question], graph: KnowledgeGraph, *, subgraphs: Subgraphs | None = None
 ) -> NDArray[np.bool_]:
-    """Return which questions [B] have an answer in a triple of their graph, or, true or false, a claim alone."""
+    """Return which questions [B] have an answer in a triple of their graph; a claim without answers counts."""
     explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     has_triple = np.diff(explored.group_ptr) > 0
     return np.array([not _is_counted(one) or has_triple[list(one.answers)].any() for one in asked], dtype=bool)
