@@ -24,14 +24,17 @@ FULL, SMALL = 200, 4  # questions
 LM = "lm={kind: packaged, adapter: shipped}"
 NOTE = (
     "WebQSP's training questions, one in ten, that taught the shipped adapter nothing; pools drawn as of a retriever, "
-    "read by `given` in so many orders. All names that an order brings are answers. Hits@1 / F1, and calls a question."
+    "read by `given` in so many orders. All names that an order brings are answers; of whole ways the name of one end "
+    "stands for all. Hits@1 / F1, and calls a question."
 )
 
 
 def run(home: Path, size: int = FULL) -> None:
     """Ask the shipped adapter about each kind of pool."""
     lines = ["| row | " + " | ".join(SHAPES) + " |", "|---|" + "---|" * len(SHAPES)]
-    settings = {f"orders {n}": {"orders": n} for n in ORDERS} | {"all ends": {"reasoning": "none"}}
+    settings: dict[str, dict[str, Any]] = {f"orders {n}": {"orders": n} for n in ORDERS}
+    settings |= {f"{name}, whole ways": {**one, "whole_ways": True} for name, one in settings.items()}
+    settings["all ends"] = {"reasoning": "none"}
     rows: dict[str, list[str]] = {name: [] for name in settings}
     for name, shape in SHAPES.items():
         folder = home / "orders" / name.replace(" ", "-")

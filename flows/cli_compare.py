@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 from flows.cli_output import PERCENT, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
 from flows.cli_session import Json, Settings, open_run, working
-from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten, with_nearest
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
@@ -110,14 +111,18 @@ def confidence(
       kgqa confidence conf/demo.yaml@rog --risk 5
       kgqa confidence test.parquet --dev dev.parquet --json
     """
-    given = settings or ()
+    given, asked = settings or (), (*(settings or ()), *DEV)
     of_test = find_predictions(run, given)
     base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
     if not (dev or _is_configuration(Path(base or run))):
         raise ConfigError(f"{run} does not say where its answers to dev questions are: give --dev RUN")
-    of_dev = (
-        find_predictions(dev, given) if dev else _evaluations(Path(base or run), part if base else None, (*given, *DEV))
-    )
+    try:
+        of_dev = find_predictions(dev, given) if dev else _evaluations(Path(base or run), part if base else None, asked)
+    except ArtifactError as problem:
+        if dev:
+            raise
+        command = shlex.join(["kgqa", "evaluate", base or run, *(f"--set={one}" for one in asked)])
+        raise ArtifactError(f"its answers to dev questions are not made yet: {command}") from problem
     with working("reading"):
         from flows.trust import trust_document
         from kgqa_core.evaluation.runs import read_system_run

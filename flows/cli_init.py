@@ -29,7 +29,8 @@ NUM_ALIKE = 5  # by so many questions of each: one alone may be explained by cha
 ENOUGH = 1.0  # points of F1 that a longer path must bring
 MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
 FEW, MANY = 1_000, 5_000  # training questions: small batches below; from there on dev chooses
-SEPARATORS = {"\t": "tsv", "|": "wikimovies", ",": "csv"}
+SEPARATORS = {"\t": "tsv", "|": "wikimovies", ",": "csv", ";": "csv"}
+LINES_TRIED = 99  # of a CSV file, whose delimiter is looked for
 SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 
 
@@ -103,6 +104,8 @@ def init(
     for path, what in ((triples, "triples"), (questions, "questions"), (names, "names")):
         if path is not None and not path.is_dir():
             require_file(path, what=what)
+    if past := _read_past(questions):
+        say(f"! {questions}: not read: {', '.join(past)}. A file is called train, dev, valid or test.jsonl", err=True)
     with working("looking at your files"):
         text = run_file(triples, questions, names, out, max_rejected=max_rejected)
     if not out.exists() and (home_here() / "runs" / "accepted" / f"{out.stem}.json").exists():
@@ -181,7 +184,7 @@ def graph_format(path: Path) -> str:
     if form:
         return form
     require_file(path, what="triples")
-    number, first, _ = first_fields(path, "\t", quotes=False)
+    number, first, _ = next(iter(first_fields(path, "\t", quotes=False)), (0, "", []))
     for mark, form in SEPARATORS.items():
         if first.count(mark) == 2 or guess_columns(first.split(mark)):
             return form
@@ -194,20 +197,41 @@ def graph_format(path: Path) -> str:
 
 
 def header_of(path: Path, form: str) -> dict[str, Any]:
-    """Return the setting for a first line that names the columns: empty where it does not, or as the format expects."""
+    """Return settings of the layout: for a first line that names the columns, and for a CSV file without commas.
+
+    Empty where the first line is a triple, or as the format expects.
+    """
     from kgqa_core.graph.formats import TRIPLE_COLUMNS, first_fields, guess_columns, open_parquet
 
+    found: dict[str, Any] = {}
     if form == "parquet":
-        names = open_parquet(next(iter(sorted(path.glob("*.parquet"))), path)).schema_arrow.names
-    elif separator := next((mark for mark, one in SEPARATORS.items() if one == form), ""):
-        _, _, names = first_fields(path, separator, form == "csv")
+        parts = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == ".parquet")
+        lines = [open_parquet(part).schema_arrow.names for part in parts[:1]]
+    elif form == "csv":
+        marks = (",", ";", "\t", "|")
+        read = {mark: [fields for *_, fields in first_fields(path, mark, True, LINES_TRIED)] for mark in marks}
+        delimiter = max(read, key=lambda mark: _num_alike(read[mark]))  # of equals the comma
+        found, lines = {"delimiter": delimiter} if delimiter != "," else {}, read[delimiter]
     else:
-        return {}
+        separator = next((mark for mark, one in SEPARATORS.items() if one == form), "")
+        lines = [fields for *_, fields in first_fields(path, separator, False, 2)] if separator else []
+    names = lines[0] if lines else []
     places = guess_columns(names)
     if places is None or names == list(TRIPLE_COLUMNS):
-        return {}
+        return found
+    both = [[re.sub(r"\d+", "0", name) for name in line] for line in lines[:2]]
+    if any("0" in one and one == other for one, other in zip(both[0], both[-1], strict=False)) and len(both) > 1:
+        return found | {"header": False}  # "Node 1" above "Node 7" is no header
     is_plain = places == tuple(range(len(names))) and form != "parquet"
-    return {"header": True} if is_plain else {"columns": [names[place] for place in places]}
+    return found | ({"header": True} if is_plain else {"columns": [names[place] for place in places]})
+
+
+def _num_alike(lines: Sequence[Sequence[str]]) -> int:
+    """Return how many lines have as many fields as the first, where that may be a triple or a header."""
+    from kgqa_core.graph.formats import guess_columns
+
+    is_one = lines and (len(lines[0]) == 3 or guess_columns(lines[0]))
+    return sum(len(line) == len(lines[0]) for line in lines) if is_one else 0
 
 
 def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
@@ -312,9 +336,25 @@ def render(out: Path, data: dict[str, Any], rejected: dict[str, str], walk: Walk
     ]
     if sizes.get("test") and sizes.get("dev") and num_train < MANY:
         lines += [f"  learn_dev: true # dev questions ({sizes['dev']}) teach more than they tell; false: they choose"]
-    if not sizes.get("test"):
+    if sizes.get("dev") and not sizes.get("test"):
         lines += ["", "evaluation:", "  split: dev # no questions to test with: what dev says is too good"]
+    elif not sizes.get("test"):
+        lines += ["", "# There are neither dev nor test questions: add some for kgqa run to score."]
     return "\n".join(lines) + "\n"
+
+
+def _read_past(folder: Path) -> list[str]:
+    """Return the names of the files of a folder that are like those of questions, and no split's."""
+    from kgqa_core.config_base import QuestionSection
+    from kgqa_core.errors import InputError
+    from kgqa_core.questions.formats import list_files
+
+    try:
+        read = [file.path for file in list_files(QuestionSection(format="jsonl", path=folder))]
+    except InputError:  # whoever builds them says so
+        return []
+    others = {*folder.iterdir()} - {*read} if folder.is_dir() else ()
+    return sorted(other.name for other in others if ".json" in other.name.lower() and other.is_file())
 
 
 def _path(path: Path, out: Path) -> str:

@@ -38,7 +38,8 @@ TEXT_KEPT = 20_000  # characters of a prompt or a reply
 ASKED = ("question_id", "question", "hops", "ground_truth", "gold_ids")
 ANSWERED = ("prediction", "answer_ids", "candidate_ids", "paths")
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence")
-MORE = (*SPENT, "covered", "verdict", "gold_verdict", "status", "error", "faithful", "unmatched", "counts", "plans")
+CLAIMED = ("claim", "verdict", "gold_verdict")  # of true/false questions
+MORE = (*SPENT, *CLAIMED, "covered", "status", "error", "faithful", "unmatched", "counts", "plans")
 CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
 JUDGED = (
     "gold_ids",
@@ -115,7 +116,7 @@ def read_paths(texts: Sequence[str]) -> dict[str, list[list[str]]]:
     Of a triple that can be read in several ways, with no such relation, the first comma ends the head.
     """
     parts = {
-        text: [part.strip().removeprefix("(").removesuffix(")").split(", ") for part in text.split(") → (")]
+        text: [part.split(", ") for part in text.removeprefix("(").removesuffix(")").split(") → (")]
         for text in dict.fromkeys(texts)
     }
     known = {cells[1] for path in parts.values() for cells in path if len(cells) == 3}
@@ -152,9 +153,13 @@ def lost_at(row: Mapping[str, Any], *, searches: bool = True) -> str:
         return ""
     if not searches:
         return "not searched"
-    if row.get("covered") or not set(row["gold_ids"]).isdisjoint(row["candidate_ids"]):
+    golds = set(row["gold_ids"])
+    is_bare = row.get("gold_verdict") is not None and not golds  # only the claim is known, and no hops to any answer
+    if is_bare:
+        golds = {row["claim"]} if row["gold_verdict"] else {*row["candidate_ids"]} - {row["claim"]}
+    if row.get("covered") or not golds.isdisjoint(row["candidate_ids"]):
         return "not chosen"
-    if row["hops"] is None:
+    if row["hops"] is None and not is_bare:
         return "not reached"
     return "not planned" if any(name == "num_plans" for name, _ in row.get("counts") or ()) else "pruned"
 

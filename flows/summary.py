@@ -63,15 +63,16 @@ class RunSummary:
     @property
     def results(self) -> list[tuple[str, ...]]:
         """The main figures of every system, seed and control: cells as ``RESULTS`` names them."""
-        compared, asked = list[tuple[str, ...]](), 0
+        compared, asked, is_there = list[tuple[str, ...]](), 0, False
         if self.comparison:
+            is_there = any(row["about"]["system"] == EXPLORER for row in self.comparison["rows"])
             table, asked = self.comparison["tables"][0], self.comparison["num_questions"]
             for row in table["rows"]:
                 cells = {**dict(zip(table["header"], row, strict=True)), "questions": f"{asked:,}"}
                 compared.append(tuple(cells[name] for name in RESULTS))
         for own in self.rows:
-            # The explorer stands among the systems, unless they were asked fewer questions than it.
-            if own.role not in ("learned", "seed") or own.overall["n"] != asked:
+            # The explorer may stand among the systems, asked as many questions.
+            if own.role not in ("learned", "seed") or not is_there or own.overall["n"] != asked:
                 hits1, f1 = (show_figure(own.overall, name) for name in ("hits1", "f1"))
                 compared.append((own.system, NONE, f"{own.overall['n']:,.0f}", hits1, f1, NONE, NONE))
         return compared

@@ -221,7 +221,7 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
     picked[rows] = [is_picked_right(outcome) for outcome in changed]
     record = None
     if run.record is not None and direct.record is not None:
-        twice = np.array([len(other.answers & own.answers) for own, other in pairs], dtype=np.float64)
+        twice = [len(a.answers) + len(b.answers) - len(c.answers) for (a, b), c in zip(pairs, outcomes, strict=True)]
         first = [own.answers or own.verdict is not None for own, _ in pairs]  # whose answer leads: as in ``unite``
         ends = zip(first, run.record.status, direct.record.status, strict=True)
         record = replace(
@@ -244,17 +244,18 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
 
 def unite(own: Outcome, other: Outcome) -> Outcome:
     """Return one question's outcome with the answers of both, ``own`` itself where ``other`` adds nothing."""
-    adds = not other.answers <= own.answers or (own.verdict is None and other.verdict is not None)
+    is_judged = own.verdict is not None  # what another verdict rests on, such as the claim itself, would undo it
+    adds = not is_judged and (not other.answers <= own.answers or other.verdict is not None)
     if not adds and (own.covered or not other.covered):
         return own
-    leading = own if own.answers else other
+    leading = own if own.answers or is_judged else other
     return own._replace(
         candidates=leading.candidates,
         scores=leading.scores,
         evident=leading.evident,
-        answers=own.answers | other.answers,
+        answers=own.answers if is_judged else own.answers | other.answers,
         covered=own.covered or other.covered,
-        verdict=other.verdict if own.verdict is None else own.verdict,
+        verdict=own.verdict if is_judged else other.verdict,
     )
 
 

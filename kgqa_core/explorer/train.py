@@ -85,7 +85,7 @@ class Trainer:
     """One training, step by step; the same arguments give the same weights on one kind of machine.
 
     Adam, linear warm-up, linear decay to zero (the papers: 1e-4, weight decay 1e-3, batches of 20, up to 30 epochs; EtD
-    C.1). Questions without golds or topics are left out. Batches of several lessons come in random order.
+    B.4). Questions without golds or topics are left out. Batches of several lessons come in random order.
     """
 
     def __init__(self, model: Explorer, lessons: Sequence[Lessons], settings: ExplorerSection, *, seed: int) -> None:

@@ -102,8 +102,8 @@ def build_graph(
     try:
         triples_of = partial(_parse, format=format, columns=TRIPLE_COLUMNS, limits=limits, layout=layout)
         files = [triples_of(file, parts=parts / str(number)) for number, file in enumerate(paths)]
-        names_format = "parquet" if names is not None and names.suffix == ".parquet" else "tsv"
-        named = [] if names is None else _parse(names, names_format, NAME_COLUMNS, parts, limits)
+        form, layout = _names_layout(names) if names else ("", PLAIN)
+        named = _parse(names, form, NAME_COLUMNS, parts, limits, layout) if names else []
         for reports in (*files, named):
             num_rejects = sum(sum(report.rejects.values()) for report in reports)
             num_rows = num_rejects + sum(report.num_rows for report in reports)
@@ -119,6 +119,13 @@ def build_graph(
         return _write_graph(triples, named, out_dir, inverse_suffix, limits)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
+
+
+def _names_layout(path: Path) -> tuple[str, Layout]:
+    """Return format and layout of a file of names; a .csv has the delimiter that cuts its first line in two."""
+    cut = {mark: formats.first_fields(path, mark, True) for mark in "\t,;" if ".csv" in path.suffixes[-2:]}
+    mark = next((mark for mark, lines in cut.items() if lines and len(lines[0][2]) == 2), "\t")
+    return "parquet" if path.suffix == ".parquet" else "tsv" if mark == "\t" else "csv", Layout(delimiter=mark)
 
 
 def _parse(

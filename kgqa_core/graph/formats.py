@@ -169,8 +169,7 @@ def write_rows(
         rows = [Reject(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
         with written_whole(chunk.rejects_part) as part:
             pq.write_table(records_table(rows, schemas.REJECTS), part, compression="zstd")
-    counts = Counter(reason for _, reason, _ in rejects)
-    return ChunkReport(chunk, num_lines, table.num_rows, num_blank, dict(counts))
+    return ChunkReport(chunk, num_lines, table.num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
 
 
 def listed_part(part: Path) -> Path:
@@ -223,7 +222,7 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
 def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str, ...], layout: Layout) -> Fields:
     """Return where a file of lines has its columns; InputError where nobody can tell whether its first line is one."""
     separator = layout.delimiter or separator
-    number, first, names = first_fields(path, separator, quotes)
+    number, first, names = next(iter(first_fields(path, separator, quotes)), (0, "", []))
     plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
     told = names == list(columns) or str in map(type, layout.columns)
     is_header = told if layout.header is None else layout.header
@@ -240,14 +239,14 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
     return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
 
 
-def first_fields(path: Path, separator: str, quotes: bool) -> tuple[int, str, list[str]]:
-    """Return the first line of a file, or gzip, that is not blank, with its number and its fields; 0 where all are."""
+def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> list[tuple[int, str, list[str]]]:
+    """Return number, text and fields of the first ``most`` lines of a file, or gzip, that are not blank."""
     with path.open("rb") as file, open_maybe_gzip(file, is_gzip=path.suffix == ".gz") as text:
         start = text.read(FIRST_BYTES)
     require_text(start, path)
     lines, _ = split_lines(start.removeprefix(BYTE_ORDER_MARK))
-    number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
-    return number, first, _split(first, separator, quotes) or []
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return [(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
 
 
 def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:
@@ -264,10 +263,10 @@ def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> t
     known: dict[str | int, int] = {n: n - 1 for n in range(1, len(names) + 1)}
     known |= {name: n for n, name in enumerate(names)}
     if missing := [column for column in columns if column not in known]:
-        raise InputError(
-            f"{path}: no column {missing[0]!r}; the columns are {shorten(list(names))}. Say which hold head, relation "
-            "and tail: dataset.graph.columns, such as [subject, predicate, object]"
-        )
+        cure = "Say which hold head, relation and tail: dataset.graph.columns, such as [subject, predicate, object]"
+        if columns == NAME_COLUMNS:
+            cure = f"Its columns are to be called {', '.join(NAME_COLUMNS)}"
+        raise InputError(f"{path}: no column {missing[0]!r}; the columns are {shorten(list(names))}. {cure}")
     return tuple(known[column] for column in columns)
 
 

@@ -12,7 +12,7 @@ topics. Other keys are ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,17 +81,18 @@ def read_path(value: Any) -> nsm.LabelledPath | None:
     return tuple(value) if is_path and all(isinstance(one, str) and one.strip() for one in value) else None
 
 
-def read_given(files: Sequence[Path]) -> dict[str, nsm.QuestionLine]:
+def read_given(files: Mapping[Path, str]) -> dict[str, nsm.QuestionLine]:
     """Return what each question of some files was given, by its id; of two lines with one id the first counts.
 
-    Raises InputError where a file is missing. Lines that cannot be used are among the rejects of graph and questions.
+    ``files``: each with what the ids of its lines without one begin with. Raises InputError where a file is missing.
+    Lines that cannot be used are among the rejects of graph and questions.
     """
     found: dict[str, nsm.QuestionLine] = {}
-    for path in files:
+    for path, stem in files.items():
         require_file(path, what="file of paths")
         whole = Chunk(path=path, format="paths", columns=TRIPLE_COLUMNS, start=0, end=path.stat().st_size, part=path)
         for number, line in nsm.read_chunk(whole)[0]:
-            found.setdefault(line.id or nsm.default_id(path, number), line)
+            found.setdefault(line.id or f"{stem}-{number}", line)
     return found
 
 

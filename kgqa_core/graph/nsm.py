@@ -154,11 +154,6 @@ def distinct_names(values: Any) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(value for value in listed if value.strip()))
 
 
-def default_id(path: Path, number: int) -> str:
-    """Return the id of a line that gives none, by its file and line number: ``train-17``."""
-    return f"{path.stem}-{number}"
-
-
 def read_label(value: Any) -> str | None:
     """Return the label of an entity or relation, None where there is none (numbers included)."""
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, op
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks
 from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.nsm import QuestionLine, default_id, read_chunk, read_tuples
+from kgqa_core.graph.nsm import QuestionLine, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 
 Value = TypeVar("Value")
@@ -191,6 +191,7 @@ PackChunks = Callable[[Callable[[Chunk], Packed], Iterable[Chunk]], Iterable[Pac
 
 def build_subgraphs(
     files: Sequence[Path],
+    stems: Sequence[str] = (),
     *,
     graph: KnowledgeGraph,
     out_dir: Path,
@@ -201,6 +202,7 @@ def build_subgraphs(
     """Build the subgraphs of all usable lines of ``files`` in ``out_dir``.
 
     Lines that cannot be used have none; they are among the rejects of the graph, which was built of the same files.
+    ``stems``: what the ids of lines without one begin with, by file (``train`` of ``train-17``); empty: its name.
     ``map_chunks``: how chunks of about ``chunk_bytes`` are mapped; ``run.cluster.fan_out`` gives one over Dask. Raises
     InputError where a file is missing, ArtifactError where a label is not in the graph.
     """
@@ -208,7 +210,7 @@ def build_subgraphs(
     shutil.rmtree(parts, ignore_errors=True)
     folders, ids = list[Path](), list[str]()
     try:
-        for number, path in enumerate(files):
+        for number, (path, stem) in enumerate(zip(files, stems or [path.stem for path in files], strict=True)):
             require_file(path, what="question file")
             folder = parts / str(number)
             folder.mkdir(parents=True)
@@ -216,7 +218,7 @@ def build_subgraphs(
             before = 0
             for packed, num_lines, usable in map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks):
                 folders.append(packed)
-                ids += [given or default_id(path, before + line) for line, given in usable]
+                ids += [given or f"{stem}-{before + line}" for line, given in usable]
                 before += num_lines
         return join_blocks(folders, ids, graph, out_dir)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from kgqa_core.evaluation.metrics import normalise_name
@@ -25,6 +25,7 @@ _ABSTAINED = re.compile(
     r"|(?:it )?cannot be (?:determined|answered)\b.*)[\W_]*",
     re.IGNORECASE,
 )
+_VERDICT = re.compile(r"[\W_]*(yes|no|true|false)(?:[\W_]*\Z|[*_]*\s*[.,;:!–—](?!\w)|\s+-\s)", re.IGNORECASE)
 BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 LEAD = (
     r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
@@ -50,6 +51,7 @@ class Answers:
 
     names: tuple[str, ...]  # distinct by ``normalise_name``, in the order they were given
     abstained: bool = False  # said so in as many words
+    verdict: str = field(default="", compare=False)  # yes, no, true or false, where prose begins so: of true/false ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,15 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
             continue
         found += as_shown or forms[1]
         prose.append(line)
-    if question is not None and shown.keys().isdisjoint(map(normalise_name, found)):
+    in_prose = shown.keys().isdisjoint(map(normalise_name, found))
+    begun = _VERDICT.match(next(filter(None, map(_without_lead, prose)), "")) if in_prose else None
+    if question is not None and in_prose:
         named = find_names("\n".join(prose), known)
         asked = find_names(question, known) if len(named) > 1 else []
         found = [name for name in named if name not in asked] or named or found
     names = distinct_names(found)
     if names or abstained:
-        return Answers(names, abstained=not names)
+        return Answers(names, abstained=not names, verdict=begun[1] if begun else "")
     return failure("no answer", text)
 
 

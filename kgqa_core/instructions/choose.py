@@ -61,6 +61,7 @@ class Choice:
     by: str  # "label", "name", "plan", "free" (an answer of the model's own, unsupported) or "abstained"
     free: tuple[str, ...] = ()  # names of a free answer
     conflict: bool = False  # a label was followed by the name of another candidate
+    verdict: str = field(default="", compare=False)  # of ``Answers``
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +184,21 @@ def _by_name(text: str, case: ChooseCase) -> Choice | None:
     """
     names = [candidate.name for candidate in case.candidates]
     answers = parse_answers(text, names)
-    given = list(map(normalise_name, answers.names)) if isinstance(answers, Answers) else []
+    answers = answers if isinstance(answers, Answers) else Answers(())
+    given = list(map(normalise_name, answers.names))
     chosen = [index for index, name in enumerate(names) if normalise_name(name) in given]
     chosen.sort(key=lambda index: given.index(normalise_name(names[index])))  # as they are answered, not as shown
     if not chosen and (named := find_names(text, names)):
         asked = find_names(case.question, names)
         chosen = [names.index(next((name for name in named if name not in asked), named[0]))]
-    return Choice(tuple(chosen), "name") if chosen else None
+    return Choice(tuple(chosen), "name", verdict=answers.verdict) if chosen else None
 
 
 def _freely(text: str) -> Choice | ParseFailure:
     answers = parse_answers(text)
     if isinstance(answers, ParseFailure):
         return answers
-    return Choice((), "abstained") if answers.abstained else Choice((), "free", answers.names)
+    return Choice((), "abstained") if answers.abstained else Choice((), "free", answers.names, verdict=answers.verdict)
 
 
 # ------ enough_information: do these paths answer the question? (Think-on-Graph's stopping rule).

@@ -35,7 +35,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions.coverage import LintReport, lint_questions
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
-from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names
+from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names, spell
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, RelationPath, Split
 
 NUM_DEV = 250  # questions of a variant's dev split, at most
@@ -116,7 +116,8 @@ def build_questions(
         unknown = list(dict.fromkeys(loaded.unknown[place] for place in shown if place in loaded.unknown))
         if not unknown:
             raise
-        near = (f"nearest to {shorten(one, 60)}: {', '.join(map(repr, nearest_names(one, graph)))}" for one in unknown)
+        spelt = ((one, [spell(name, one) for name in nearest_names(one, graph)]) for one in unknown)
+        near = (f"nearest to {shorten(one, 60)}: {', '.join(names)}" for one, names in spelt)
         raise InputError(f"{error}. Not in the graph: {'; '.join(near)}") from error
     for one in left_out:
         loaded.note("dropped_by_variant", one["split"], f"{one['id']}: {one['reason']}")

@@ -173,7 +173,7 @@ def read_wc2014(file: QuestionFile) -> Iterator[Placed]:
         chain = tuple(relations[: relations.index(END)] if END in relations else relations)
         if len(steps) % 2 == 0 or not chain or not all(map(str.strip, steps)):
             return Fault(BAD_PATH)
-        id = f"wc2014-{file.path.stem}-{number}"
+        id = f"wc2014-{file.stem}-{number}"
         return RawQuestion(id, text, answers, topics=(steps[0],), hops=len(chain), chain=chain)
 
     return formats.parse_lines(file.path, parse)

@@ -92,7 +92,12 @@ class QuestionFile:
     path: Path
     split: Split | None = None  # None: its questions are split by hash
     hops: int | None = None  # None: the lines say it, or nobody does
-    shares_name: bool = False  # has the file of another split the same name?
+    shares_name: bool = False  # has the file of another split the same name, whatever its suffix?
+
+    @property
+    def stem(self) -> str:
+        """What ids by its file begin with: its name without a suffix, behind the split where another shares it."""
+        return f"{self.split}-{self.path.stem}" if self.shares_name else self.path.stem
 
     @property
     def shown(self) -> str:
@@ -129,9 +134,9 @@ def list_files(section: QuestionSection) -> list[QuestionFile]:
     """Return the question files in the order in which they are read. Raises InputError where there is none."""
     if section.files is not None:
         hops = section.hops[0] if section.hops else None
-        names = Counter(path.name for path in section.files.values())
+        names = Counter(path.stem for path in section.files.values())
         given = [(section.files[split], split) for split in EVERY_SPLIT if split in section.files]
-        return [QuestionFile(path, split, hops, names[path.name] > 1) for path, split in given]
+        return [QuestionFile(path, split, hops, names[path.stem] > 1) for path, split in given]
     assert section.path is not None  # QuestionSection checks it
     return open_format(section.format).list_files(section.path, section.hops)
 
@@ -198,9 +203,9 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         for number, raw in enumerate(file, 1):
             bare = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw).removesuffix(b"\n").removesuffix(b"\r")
             line = bare.decode("utf-8", errors="replace")
+            if number == 1 and ("\0" in line or "\ufffd" in line):
+                require_text(raw, path)
             if line.encode() != bare:
-                if number == 1:
-                    require_text(raw, path)
                 yield number, line, Fault(NOT_UTF8)
             elif line.startswith("\ufeff"):
                 yield number, line, Fault(MARK_INSIDE)
@@ -386,4 +391,4 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     return parse_lines(file.path, parse)
 
 
-JSONL = QuestionFormat(files_by_split("{split}.jsonl", dev=("dev", "valid", "validation")), read_jsonl)
+JSONL = QuestionFormat(files_by_split("{split}.jsonl", dev=("dev", "valid", "validation", "val")), read_jsonl)

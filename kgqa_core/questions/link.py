@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -92,7 +93,13 @@ def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
 
 def _link_error(fault: str, value: str, graph: KnowledgeGraph) -> LinkError:
     near = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
-    return LinkError(f"{fault} Nearest names in the graph: {', '.join(shorten(name, 60) for name in near)}.", near)
+    return LinkError(f"{fault} Nearest names in the graph: {', '.join(spell(name, value) for name in near)}.", near)
+
+
+def spell(name: str, value: str) -> str:
+    """Return a name in quotes, its letters by number where ``value`` only looks like it: NFC, NFD, no-break blanks."""
+    plain, other = (unicodedata.normalize("NFKC", text) for text in (name, value))
+    return ascii(name) if name not in value and plain in other else shorten(name, 60)
 
 
 def nearest_names(value: str, graph: KnowledgeGraph) -> list[str]:

@@ -167,7 +167,7 @@ def read_subgraph_lines(file: QuestionFile, line_parser: Callable[[Path], nsm.Pa
     def question(read: nsm.QuestionLine | str, number: int) -> RawQuestion | Fault:
         if isinstance(read, str):
             return Fault(read)
-        return RawQuestion(read.id or nsm.default_id(path, number), read.question, read.answers, read.topics, keep=True)
+        return RawQuestion(read.id or f"{file.stem}-{number}", read.question, read.answers, read.topics, keep=True)
 
     if path.suffix != ".parquet":
         return formats.parse_lines(path, lambda line, number: question(nsm.parse_line(line, parse), number))

@@ -107,9 +107,9 @@ def answer_with(
 
 def meant_by_verdict(question: Question, said: Said, ends: Iterable[int]) -> list[int] | None:
     """Return what a yes or no to a true/false question means: the claim, or all else of ``ends``; None: no verdict."""
-    if question.claim is None or not isinstance(said, Answers) or len(said.names) != 1:
+    if question.claim is None or not isinstance(said, Answers):
         return None
-    verdict = VERDICTS.get(said.names[0].strip(" .!").casefold())
+    verdict = VERDICTS.get((said.verdict or " ".join(said.names[:2])).strip(" .!").casefold())  # of names one alone
     others = [end for end in dict.fromkeys(ends) if end != question.claim]
     return None if verdict is None else [question.claim] if verdict else others
 

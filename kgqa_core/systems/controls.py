@@ -129,6 +129,10 @@ def follow_gold_chains(
         if path is None:
             ranked = score_paths(graph, [question], max_hops=max_hops, reenter_topic=reenter_topic)
             path = ranked[0].path if ranked else None
+        if path is None and question.verdict is False:  # what leads elsewhere than to the claim speaks against it
+            around = sorted_distinct(graph.edges_of(np.asarray(question.topics, dtype=np.int64))[1]).tolist()
+            ways = (((r,), follow_topics(graph, question.topics, (r,), reenter_topic=reenter_topic)) for r in around)
+            path = next((way for way, ends in ways if len(ends) and question.claim not in ends), None)
         predictions.append(answer_by_path(graph, question, path, reenter_topic=reenter_topic))
     has_chains = all(question.chain is not None for question in questions)
     return "gold-chain ceiling" if has_chains else "best-path ceiling", predictions

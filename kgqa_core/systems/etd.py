@@ -258,10 +258,9 @@ class Etd(System):
         }
         if isinstance(choice, ParseFailure):
             return SystemAnswer(_ranked(question, explored, ()), (), counts)
-        answers = [explored.candidates[index] for index in choice.chosen]
-        meant, names = meant_by_verdict(question, Answers(choice.free), explored.candidates[:count]), choice.free
-        if meant is not None:
-            answers, names = meant, ()
+        meant = meant_by_verdict(question, Answers(choice.free, verdict=choice.verdict), explored.candidates[:count])
+        answers = [explored.candidates[index] for index in choice.chosen] if meant is None else meant
+        names = choice.free if meant is None else ()
         # A free answer is the model's own; what it names may still be a candidate that was not shown.
         others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if names else {}
         free = match_answers(names, others, self.search.whole)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -26,8 +27,8 @@ from kgqa_core.graph.nsm import LabelledPath, QuestionLine
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, distinct_names, without_stop
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.questions.formats import question_files
+from kgqa_core.instructions.render import Prompts, ScoredPath, group_paths, show_path
+from kgqa_core.questions.formats import QuestionFile, list_files, question_files
 from kgqa_core.questions.link import ids_of
 from kgqa_core.systems.answering import VERDICTS, answer_by_name, answer_on_paths, answer_with
 from kgqa_core.systems.types import Ask, Rounds, Steps, System
@@ -43,17 +44,18 @@ class GivenSection(Section):
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
     orders: Annotated[int, Field(ge=1, le=26)] = 1  # in which the model reads the paths; all names are answers
+    whole_ways: bool = False  # does the name of one end stand for all that the same relations lead to from its topic?
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
 
 
-def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int, question_id: str) -> Rounds:
+def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int, question: Question) -> Rounds:
     """Return what a model answers that reads the paths in so many orders, and the share of them that name its first.
 
     Where several ways lead to answers, a reader often stops after those that it meets first. So a name that any order
     brings is an answer, and those that more orders bring come first (ours); of yes and no the first alone. Paths of one
     way stay together. The first order is the case's own; with that one alone the share is None.
     """
-    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question_id)
+    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question.id)
     drawn = [tuple(ways), *(tuple(chance.sample(ways, len(ways))) for _ in range(4 * orders) if orders > 1)]
     asks = [Ask(instruction, case)]
     for order in islice(dict.fromkeys(drawn), 1, orders):  # two ways have but two
@@ -62,6 +64,8 @@ def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int
     replies = yield asks
     said = [reply.result for reply in replies]
     read = [one for one in said if isinstance(one, Answers)]
+    if question.claim is not None:
+        read = [replace(one, names=(one.verdict,)) if one.verdict else one for one in read]
     if len(asks) == 1 or not read:
         return said[0], None
     votes = Counter(chain.from_iterable({normalise_name(without_stop(name)) for name in one.names} for one in read))
@@ -70,6 +74,13 @@ def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int
     ranked = ranked[:1] if votes.keys() <= VERDICTS.keys() else ranked  # yes and no are no two names
     sure = max(votes.values()) / len(asks) if votes else None
     return Answers(ranked, all(one.abstained for one in read)), sure
+
+
+def with_whole_ways(names: Sequence[str], paths: Sequence[ScoredPath]) -> tuple[str, ...]:
+    """Return the names, and behind them the other ends of each way that leads to one of them (ours)."""
+    said = {normalise_name(without_stop(name)) for name in names}
+    ways = [ends for ends in group_paths(paths).values() if not said.isdisjoint(map(normalise_name, ends))]
+    return distinct_names(chain(names, *ways))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,9 @@ class Given(System):
             names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))
             case = ReasonCase(question.text, "", shown, names)  # retrievers' paths end at their candidates
             instruction = ReasonInstruction(self.prompts, scored=kept.scores == "real")
-            said, sure = yield from read_in_orders(instruction, case, kept.orders, question.id)
+            said, sure = yield from read_in_orders(instruction, case, kept.orders, question)
+            if kept.whole_ways and isinstance(said, Answers):
+                said = replace(said, names=with_whole_ways(said.names, shown))
             answer = replace(answer_on_paths(self.search, question, said, paths), confidence=sure)
         return replace(answer, counts={**answer.counts, **counts})
 
@@ -142,7 +155,9 @@ def _files(config: Any, settings: GivenSection) -> dict[str, Path]:
 
 
 def _open_given(parts: Any) -> Given:
-    lines = read_given(list(_files(parts.pipeline.config, parts.settings).values()))
+    file = parts.settings.file  # what else there may be, ``_files`` says
+    files = [QuestionFile(file)] if file else list_files(parts.pipeline.config.dataset.questions)
+    lines = read_given({one.path: one.stem for one in files})
     return Given(parts.search.whole, parts.prompts, lines, parts.settings, parts.seed)
 
 

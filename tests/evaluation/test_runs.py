@@ -253,5 +253,10 @@ def test_joined_answers_are_the_union_and_no_recall_is_lost(own: Outcome, other:
 def test_a_verdict_that_was_reached_is_not_overruled(own: Outcome, other: Outcome) -> None:
     both = unite(own, other)
     assert both.verdict == (own.verdict if own.verdict is not None else other.verdict)
-    if own.verdict is None:
-        assert decides_claim(both) == decides_claim(other)
+    assert decides_claim(both) == decides_claim(own if own.verdict is not None else other)
+
+
+def test_a_false_claim_that_was_refuted_stays_so_where_the_other_affirms_it() -> None:
+    shown = Outcome("q", 1, frozenset({7}), (7,), (1.0,), frozenset({7}), True, (True,), 3, False, False)
+    affirmed = Outcome("q", 1, frozenset({7}), (3,), (1.0,), frozenset({3}), False, (False,), 3, True, False)
+    assert decides_claim(shown) and decides_claim(unite(shown, affirmed))

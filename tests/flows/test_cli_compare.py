@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.cli_compare import find_predictions, letter_of, scope_name
 from kgqa_core.config import RunConfig
-from kgqa_core.errors import ConfigError
+from kgqa_core.errors import ArtifactError, ConfigError
 from kgqa_core.evaluation.compare import PairRow
 from kgqa_core.evaluation.predictions import Source, open_predictions
 from kgqa_core.evaluation.runs import read_system_run
@@ -254,6 +254,26 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
     ):
         done = ask_confidence(*arguments)
         assert done.exit_code == 3 and said in done.stderr, done.stderr
+
+
+def test_without_answers_to_dev_questions_the_command_that_gives_them_is_named(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run itself is done: another kgqa run would change nothing."""
+    several = tmp_path / "several.yaml"
+    several.write_text(conf.read_text(encoding="utf-8") + SYSTEMS, encoding="utf-8")
+    there = a_sure_system(tmp_path, "t").parent
+
+    def artifact(run: Pipeline, key: str) -> Any:
+        if run.config.evaluation.split == "dev":
+            raise ArtifactError(f"stage {key!r} is not done: make it with kgqa run; kgqa status says more")
+        return SimpleNamespace(folder=there)
+
+    monkeypatch.setattr(Pipeline, "artifact", artifact)
+    done = ask_confidence(f"{several}@direct-oracle", "--set", "systems.max_calls=9")
+    assert done.exit_code == 5, done.stderr
+    command = f"kgqa evaluate {several} --set=systems.max_calls=9 --set=evaluation.split=dev"
+    assert command in done.stderr.replace("\n", "") and "kgqa run" not in done.stderr
 
 
 def test_a_file_does_not_say_where_its_answers_to_dev_questions_are(tmp_path: Path) -> None:

@@ -126,6 +126,14 @@ def test_the_explorer_stands_beside_systems_that_were_asked_fewer_questions(summ
     assert told["explorer (seed 0)"] == told["template control"] == f"{summary.rows[0].overall['n']:.0f}" != "3"
 
 
+def test_the_explorer_has_a_row_where_no_system_is_the_explorer_alone(summary: RunSummary) -> None:
+    assert summary.comparison is not None
+    num, rows = int(summary.rows[0].overall["n"]), summary.comparison["rows"]
+    for named in (rows, [row for row in rows if row["about"]["system"] != "explorer"]):
+        told = replace(summary, comparison=summary.comparison | {"num_questions": num, "rows": named}).results
+        assert ("explorer (seed 0)" in {row[0] for row in told}) == (named is not rows)
+
+
 # One question at a time
 
 

@@ -169,6 +169,7 @@ def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
         ("g.parquet", "", "parquet"),
         ("g.tsv", "", "tsv"),
         ("weights.tsv", "head\trelation\ttail\tweight\n", "tsv"),
+        ("g.txt", "Ada;born in;London\n", "csv"),
     ],
 )
 def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str, format: str) -> None:
@@ -185,6 +186,16 @@ def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str,
         ("g.tsv", "head\trelation\ttail", {}),
         ("g.tsv", "Ada\tborn in\tLondon", {}),
         ("g.nt", "<a> <b> <c> .", {}),
+        ("g.csv", "head;relation;tail", {"delimiter": ";"}),
+        ("g.csv", "Subject;Predicate;Object", {"delimiter": ";", "header": True}),
+        ("g.csv", '"from"|"to"|"type"', {"delimiter": "|", "columns": ["from", "type", "to"]}),
+        ("g.txt", "Ada;height;1,70", {"delimiter": ";"}),
+        ("g.csv", "head\trelation\ttail", {"delimiter": "\t"}),
+        ("g.csv", 'Ada,"says; loudly; this",London', {}),
+        ("g.csv", "Ada, Countess;born in;London, England\nAda;height;1,70", {"delimiter": ";"}),
+        ("g.csv", "a;b,r,c;d", {}),
+        ("g.tsv", "Node 1\tedge\tNode 2\nNode 1\tedge\tNode 3", {"header": False}),
+        ("g.tsv", "source\ttype\ttarget\nNode 1\tedge\tNode 3", {"header": True}),
     ],
 )
 def test_a_first_line_that_names_the_columns_is_a_setting(
@@ -206,10 +217,37 @@ def test_a_packed_file_and_a_folder_are_looked_into(tmp_path: Path) -> None:
         pq.write_table(table, folder / f"part{suffix}")
         assert graph_format(folder) == form
     assert header_of(tmp_path / "parquet", "parquet") == {"columns": ["subject", "predicate", "object"]}
+    (folder / "part.nt.gz").rename(folder / "PART.PARQUET")
+    assert header_of(folder, "parquet") == {"columns": ["subject", "predicate", "object"]}
     (lines := tmp_path / "lines").mkdir()
     (lines / "part.csv").write_text("a,r,b\n")
     with pytest.raises(InputError, match="Name the file inside it"):
         graph_format(lines)
+
+
+def test_a_csv_with_semicolons_is_read(files: Path) -> None:
+    rows = ["Head;Relation;Tail", *(line.replace("\t", ";") for line in TRIPLES)]
+    (files / "triples.csv").write_bytes("\r\n".join(["\ufeff" + rows[0], *rows[1:], ""]).encode())
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples.csv", "questions.jsonl")
+    assert done.exit_code == 0, done.stderr
+    graph = read_config(files / "my.yaml").dataset.graph
+    assert (graph.format, graph.delimiter, graph.header) == ("csv", ";", True)
+
+
+def test_files_that_are_read_past_are_named_and_nothing_is_scored_on_a_split_without_questions(files: Path) -> None:
+    (files / "questions").mkdir()
+    for name, people in (("train", range(12)), ("Test", range(12, 16))):
+        write_jsonl(files / "questions" / f"{name}.jsonl", map(clubs, people))
+    done = init("triples.tsv", "questions")
+    assert done.exit_code == 0 and "not read: Test.jsonl" in " ".join(done.stderr.split()), done.stderr
+    text = (files / "my.yaml").read_text(encoding="utf-8")
+    assert "split: dev" not in text and "neither dev nor test" in text
+    write_jsonl(files / "questions" / "val.jsonl", map(clubs, range(16, PEOPLE)))
+    (files / "questions" / "Test.jsonl").unlink()
+    done = init("triples.tsv", "questions", "--force")
+    assert done.exit_code == 0 and "not read" not in done.stderr, done.stderr
+    assert "split: dev" in (files / "my.yaml").read_text(encoding="utf-8")
 
 
 def test_what_is_no_graph_is_said(files: Path) -> None:

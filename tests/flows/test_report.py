@@ -139,6 +139,14 @@ def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Pa
     assert "viewer.js" not in page.partition("<script>")[0]
 
 
+BARE = {
+    "gold_ids": [],
+    "ground_truth": [],
+    "hops": None,
+    "claim": 3,
+}  # of a true/false question only the claim is known
+
+
 @pytest.mark.parametrize(
     ("row", "verdict", "lost"),
     [
@@ -151,6 +159,10 @@ def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Pa
         ({"gold_verdict": True, "verdict": True, "decided": True}, "R", ""),
         ({"gold_verdict": True, "verdict": True, "decided": False}, "w", "pruned"),
         ({"gold_verdict": True, "verdict": None}, "A", "pruned"),
+        (BARE | {"gold_verdict": True, "verdict": None}, "A", "pruned"),
+        (BARE | {"gold_verdict": True, "verdict": None, "candidate_ids": [3]}, "A", "not chosen"),
+        (BARE | {"gold_verdict": False, "verdict": True, "decided": False, "candidate_ids": [3, 4]}, "W", "not chosen"),
+        (BARE | {"gold_verdict": False, "verdict": True, "decided": False, "candidate_ids": [3]}, "W", "pruned"),
     ],
 )
 def test_each_wrong_answer_was_lost_in_one_place(row: dict[str, Any], verdict: str, lost: str) -> None:
@@ -192,6 +204,12 @@ def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[st
         texts[2]: [["a", "b", "c, d"]],
         "nothing": [],
     }
+
+
+def test_names_in_brackets_stay_whole_at_every_step_of_a_path() -> None:
+    text = "(Ada, played_in, Up (2009)) → ((500) Days, sequel_of^, Up (2009)) → ((500) Days, set_in, Paris (Texas))"
+    ends = [["Ada", "played_in", "Up (2009)"], ["(500) Days", "sequel_of^", "Up (2009)"]]
+    assert read_paths([text]) == {text: [*ends, ["(500) Days", "set_in", "Paris (Texas)"]]}
 
 
 @pytest.mark.slow

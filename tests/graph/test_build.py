@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_names_may_be_shared_and_the_first_of_two_counts(tmp_path: Path) -> None
     assert (report.num_named, report.num_shared_names) == (2, 1)
     pq.write_table(pa.table({"label": ["m.2"], "name": ["Second"]}), tmp_path / "names.parquet")
     assert build(tmp_path / "h", triples, names=tmp_path / "names.parquet")[0].entity_names == ["m.1", "Second", "m.3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "second"),
+    [
+        ("names.csv", 'label,name\nm.2,"Second, the"\n', "Second, the"),
+        ("names.csv", "\ufeffid;name\r\nm.2;Second, the\r\n", "Second, the"),
+        ("names.csv", "m.2\tSecond, the\n", "Second, the"),
+        ("names.tsv", "m.2\tSecond; the\n", "Second; the"),
+    ],
+)
+def test_names_are_read_as_the_file_is_laid_out(tmp_path: Path, name: str, text: str, second: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    for number, path in enumerate((tmp_path / name, tmp_path / f"{name}.gz")):
+        graph, report = build(tmp_path / str(number), [("m.1", "r", "m.2")], names=path)
+        assert graph.entity_names == ["m.1", second] and report.num_named == 1
+
+
+def test_names_in_other_columns_are_asked_for_by_these(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["m.2"], "name": ["Second"]}), tmp_path / "names.parquet")
+    with pytest.raises(InputError, match=r"no column 'label'.*'name'\]. Its columns are to be called label, name$"):
+        build(tmp_path / "g", [("m.1", "r", "m.2")], names=tmp_path / "names.parquet")
 
 
 # Rejects

@@ -14,13 +14,13 @@ import pytest
 
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
-from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.errors import ArtifactError, InputError, LinkError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
-from kgqa_core.questions.link import split_of
+from kgqa_core.questions.link import link_question, split_of
 from tests.conftest import write_jsonl
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 from tests.nsm import write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
@@ -185,6 +185,25 @@ def test_a_file_of_which_no_line_can_be_used_is_asked_about_whatever_may_be_reje
         assert "own.jsonl:1: not JSON: 'question,answers'" in str(stopped.value)
         assert "max_reject_ratio" not in str(stopped.value)  # nothing would be left
         assert "dataset.questions says it is? docs/own-data.md" in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "held", "spelt"),
+    [
+        ("Where is Z\u00fcrich?", "Zu\u0308rich", r"'Zu\\u0308rich'"),
+        ("Where is Zu\u0308rich?", "Z\u00fcrich", r"'Z\\xfcrich'"),
+        ("Where is New York?", "New\u00a0York", r"'New\\xa0York'"),
+        ("Where is Zurich?", "Z\u00fcrich", "'Z\u00fcrich'"),
+    ],
+)
+def test_a_name_that_only_looks_like_one_is_spelt(tmp_path: Path, text: str, held: str, spelt: str) -> None:
+    graph = graph_of_text(tmp_path, f"{held}\tin\tEurope\n")
+    path = write_jsonl(tmp_path / "own.jsonl", [{"question": text, "answers": ["Europe"]}])
+    section = QuestionSection(format="jsonl", path=path)
+    with pytest.raises(InputError, match=f"nearest to .*{spelt}"):
+        build_questions(section, graph=graph, max_steps=1, reenter_topic=False, out_dir=tmp_path / "out")
+    with pytest.raises(LinkError, match=f"Nearest names .*{spelt}"):
+        link_question(text, graph)
 
 
 def test_golds_that_the_graph_lacks_are_listed_and_a_few_stop_nothing(tmp_path: Path, build: Build) -> None:

@@ -101,6 +101,15 @@ def test_lines_are_read_with_their_numbers_whatever_their_ends_and_bytes(tmp_pat
     ]
 
 
+@pytest.mark.parametrize("code", ["utf-16-le", "utf-16-be", "utf-16"])
+@pytest.mark.parametrize("text", ['{"question": "Who?"}\n', '\r\n{"id": "q1", "question": "Кто это?"}\n', "Who?\n"])
+def test_lines_in_utf_16_are_called_what_they_are(tmp_path: Path, text: str, code: str) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(text.encode(code))
+    with pytest.raises(InputError, match="is UTF-16"):
+        list(parse_lines(path, lambda line, number: Fault(line)))
+
+
 # The table
 
 

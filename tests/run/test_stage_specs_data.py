@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +14,12 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
+from kgqa_core.graph.search_graph import open_subgraphs
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import REQUIRED, StageSpec, stage_specs
+from kgqa_core.systems.given import GIVEN, GivenSection
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -85,6 +89,11 @@ def test_a_folder_of_parquet_files_is_one_graph(films: Path) -> None:
     assert sorted(pipeline.specs["graph"].files) == ["triples/part-0.parquet", "triples/part-1.parquet"]
     assert pipeline.make("graph").artifact.folder.joinpath("triples-0000.parquet").is_file()
     assert graph_of(pipeline).entity_labels == ["o", "s0", "s1"]
+    for number in range(2):
+        path = folder / f"part-{number}.parquet"
+        path.rename(path.with_suffix(".parquet.gz"))
+        with pytest.raises(ConfigError, match=r"part-0\.parquet\.gz is packed and would be left out"):
+            specs_of(films, "dataset.graph={format: parquet, path: parts}")
 
 
 def test_no_setting_is_forgotten_here() -> None:
@@ -174,6 +183,27 @@ def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> 
     assert {key: spec.section for key, spec in own.items() if key != "subgraphs"} == {
         key: spec.section for key, spec in whole.items()
     }
+
+
+@pytest.mark.parametrize("form", ["nsm", "paths"])
+def test_lines_without_ids_in_two_files_of_one_name_are_told_apart(films: Path, form: str) -> None:
+    for split, who in (("train", "Ada"), ("test", "Bob")):
+        line = {"question": f"Where is {who}?", "entities": [who], "answers": ["Rome"]}
+        line |= {"subgraph": {"tuples": [[who, "lives_in", "Rome"]]}, "paths": [[who, "lives_in", "Rome"]]}
+        (films.parent / split).mkdir()
+        (films.parent / split / "own.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    files = f"{{format: {form}, files: {{train: train/own.jsonl, test: test/own.jsonl}}}}"
+    settings = (f"dataset.graph={{format: {form}}}", f"dataset.questions={files}", "dataset.subgraphs=question")
+    run = Pipeline(read_config(films, settings))
+    folders = {key: run.make(key).artifact.folder for key in ("graph", "subgraphs", "questions")}
+    ids = [one.id for one in read_questions(folders["questions"])]
+    assert ids == ["train-own-1", "test-own-1"]
+    assert open_subgraphs(folders["subgraphs"]).block_of.keys() == set(ids)
+    if form == "paths":
+        search = SimpleNamespace(whole=None)
+        parts = SimpleNamespace(pipeline=run, settings=GivenSection(), search=search, prompts=None, seed=0)
+        lines = GIVEN.open(parts).lines
+        assert {id: line.question for id, line in lines.items()} == {ids[0]: "Where is Ada?", ids[1]: "Where is Bob?"}
 
 
 def test_subgraphs_that_are_cut_follow_the_questions_and_all_that_walks_reads_them(films: Path) -> None:

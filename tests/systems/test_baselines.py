@@ -74,7 +74,15 @@ def test_what_is_no_name_is_no_answer(
 @both
 @pytest.mark.parametrize(
     ("said", "verdict"),
-    [("Ida Moon", True), ("Oto Brandt", False), ("I do not know", None), ("yes", True), ("No.", False)],
+    [
+        ("Ida Moon", True),
+        ("Oto Brandt", False),
+        ("I do not know", None),
+        ("yes", True),
+        ("No.", False),
+        ("Yes, Ida Moon did.", True),
+        ("No, that was another film.", False),
+    ],
 )
 def test_a_claim_is_judged_by_the_answers(forty: Forty, name: str, said: str, verdict: bool | None) -> None:
     assert ask_alone(forty, name, said, "right").answer.prediction.verdict is verdict

@@ -148,6 +148,16 @@ def test_the_ceiling_follows_gold_chains_else_the_best_path_of_each_question_and
     assert found[2].abstained
 
 
+def test_the_ceiling_of_a_wrong_claim_is_a_path_that_speaks_against_it(
+    graph: KnowledgeGraph, ask: Ask, ids: Ids
+) -> None:
+    """Else whoever finds it is above what is called a bound."""
+    claims = [ask("did [topic]", "Ash", claim=claim, verdict=claim == "Dan") for claim in ("Eve", "Dan")]
+    _, found = follow_gold_chains(graph, claims, max_hops=1)
+    assert score_predictions(claims, found).values["hits1"].tolist() == [100, 100]
+    assert ids("Eve")[0] not in found[0].candidates
+
+
 # The search, against following every path there is
 
 

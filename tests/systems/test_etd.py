@@ -352,12 +352,21 @@ def test_a_claim_is_judged_by_what_was_chosen(world: World, ids: Ids, label: str
     assert claimed.run("C. 2003").answer.prediction.verdict is verdict
 
 
-@pytest.mark.parametrize(("text", "verdict", "answers"), [("Yes.", True, ["2003"]), ("false", False, ["1999", "2001"])])
+@pytest.mark.parametrize(
+    ("text", "verdict", "answers"),
+    [
+        ("Yes.", True, ["2003"]),
+        ("false", False, ["1999", "2001"]),
+        ("No, it was not made in 2003.", False, ["1999", "2001"]),
+        ("Yes, it was 2003, not 1999.", True, ["2003"]),
+    ],
+)
 def test_a_claim_may_be_answered_by_yes_or_no(
     world: World, ids: Ids, text: str, verdict: bool, answers: list[str]
 ) -> None:
     """No means all else that was shown."""
-    answered = replace(world, question=replace(world.question, claim=ids("2003")[0], verdict=True)).run(text)
+    asked = replace(world.question, text="was it made in 2003?", claim=ids("2003")[0], verdict=True)
+    answered = replace(world, question=asked).run(text)
     assert (answered.answer.prediction.verdict, world.answers(answered)) == (verdict, answers)
     assert answered.answer.unmatched == ()
 

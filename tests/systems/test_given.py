@@ -142,7 +142,7 @@ def test_a_whole_run_answers_from_the_file_and_copies_beside_it(run: Pipeline) -
 
 
 def given(forty: Forty, file: Path, seed: int = 0, **settings: object) -> Given:
-    return Given(forty.search, WHOLE_PATHS, read_given([file]), GivenSection.model_validate(settings), seed)
+    return Given(forty.search, WHOLE_PATHS, read_given({file: file.stem}), GivenSection.model_validate(settings), seed)
 
 
 @pytest.fixture
@@ -203,6 +203,21 @@ def test_read_in_several_orders_all_names_are_answers_those_of_more_orders_first
     assert answered.confidence == max(votes.values()) / len(model.asked)
 
 
+def test_one_end_of_a_way_stands_for_all_its_ends_where_that_is_asked(forty: Forty, tmp_path: Path) -> None:
+    """The reader names one of the two films that one relation leads to; what another relation leads to stays out."""
+    films = [("directed_by", "Salt Road"), ("directed_by", "Glass Harbour"), ("starred", "Capital")]
+    line = {"id": "born", "question": "x", "answers": [], "paths": [["Ida Moon", *film] for film in films]}
+    (tmp_path / "films.jsonl").write_text(json.dumps(line), encoding="utf-8")
+
+    def answered(reply: str, *, whole_ways: bool) -> Any:
+        model = ScriptedModel().on("reason", "", reply)
+        return answer_one(forty, given(forty, tmp_path / "films.jsonl", whole_ways=whole_ways), "born", model)
+
+    assert answers(forty, answered("Glass Harbour.", whole_ways=False)) == ["Glass Harbour"]
+    assert answers(forty, answered("Glass Harbour.", whole_ways=True)) == ["Glass Harbour", "Salt Road"]
+    assert answered("I do not know.", whole_ways=True).status == "abstained"
+
+
 def test_of_several_orders_those_that_are_read_count(forty: Forty, born: Path) -> None:
     """One reply is unreadable, one abstains; all that abstain are an abstention, all unreadable ones are unreadable."""
     model = ScriptedModel().on("reason", "", "I do not know.").on("reason", "", "").on("reason", "", "Westerby")
@@ -219,6 +234,8 @@ def test_of_several_orders_of_a_true_false_question_most_verdicts_count(forty: F
     model = ScriptedModel().on("reason", "", "No").on("reason", "", "Yes").on("reason", "", "Yes.")
     answered = answer_one(forty, given(forty, born, orders=3), right, model)
     assert (answered.answer.prediction.verdict, answered.confidence) == (True, 2 / 3)
+    model = ScriptedModel().on("reason", "", "No, it does not.").on("reason", "", "No.").on("reason", "", "Yes")
+    assert answer_one(forty, given(forty, born, orders=3), right, model).answer.prediction.verdict is False
 
 
 def test_a_question_that_the_file_does_not_know_is_an_abstention(forty: Forty, born: Path) -> None:

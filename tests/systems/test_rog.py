@@ -208,6 +208,10 @@ def test_answers_are_entities_by_name_with_the_paths_that_end_in_them(
         ("wrong", "No", False, ["Ida Moon"]),  # all that the paths end at but the claim
         ("wrong", "true", True, ["Lev Sand"]),
         ("wrong", "Ida Moon", False, ["Ida Moon"]),
+        ("right", "No, Ida Moon did not direct it.", False, []),  # the verdict is meant, not whom it is about
+        ("right", "**Yes**, Ida Moon directed it.", True, ["Ida Moon"]),
+        ("wrong", "No: Lev Sand had no part in it.", False, ["Ida Moon"]),
+        ("wrong", "No, but\nIda Moon", False, ["Ida Moon"]),
         ("directed", "Yes", None, []),  # no claim: a name, which nothing bears
     ],
 )

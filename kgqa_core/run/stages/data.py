@@ -84,11 +84,12 @@ def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
     if graph.path is None or suffixes is None or not graph.path.is_dir():
         return [graph.path] if graph.path else []
     found = sorted(entry for entry in graph.path.iterdir() if entry.suffix.lower() in suffixes and entry.is_file())
+    for entry in sorted({*graph.path.iterdir()} - {*found}):
+        is_packed = entry.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip")
+        if is_packed and Path(entry.stem.lower()).suffix in suffixes:
+            raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
     if not found:
         raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
-    for entry in sorted(graph.path.iterdir()):
-        if entry.suffix.lower() in (".bz2", ".xz", ".zst", ".zip") and Path(entry.stem.lower()).suffix in suffixes:
-            raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
     return found
 
 
@@ -196,7 +197,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         given = base.GraphSection(
             format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0
         )
-    files = _triple_files(given) or _question_paths(run)
+    files = _triple_files(given) or [file.path for file in list_files(_question_section(run))]
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
             files,
@@ -257,9 +258,10 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
         with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
             report = cut_subgraphs(questions, graph=graph, cut=cut, out_dir=folder, map_buckets=map_buckets)
     else:
-        files, form = _question_paths(run), _question_section(run).format
-        with chunk_mapper(run, files, "packing subgraphs") as map_chunks:
-            report = build_subgraphs(files, graph=graph, out_dir=folder, format=form, map_chunks=map_chunks)
+        asked = _question_section(run)
+        files, stems = zip(*((file.path, file.stem) for file in list_files(asked)), strict=True)
+        with chunk_mapper(run, files, "packing subgraphs") as mapper:
+            report = build_subgraphs(files, stems, graph=graph, out_dir=folder, format=asked.format, map_chunks=mapper)
     recorder.metrics(report, *figures)
 
 
@@ -293,15 +295,11 @@ def _question_section(run: Pipeline) -> base.QuestionSection:
     return base.QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
 
 
-def _question_paths(run: Pipeline) -> list[Path]:
-    return [file.path for file in list_files(_question_section(run))]
-
-
 STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
     Stage("dump", 4, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 3, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 9, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
-    Stage("subgraphs", 3, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 8, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("subgraphs", 4, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
+    Stage("questions", 9, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )

@@ -247,6 +247,6 @@ def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence
 STAGES = (
     Stage("encodings", 1, "encode texts", _encodings_specs, _encode),
     Stage("explorer", 4, "train explorer", _explorer_specs, _train),
-    Stage("controls", 4, "fit controls", _controls_specs, _fit_controls),
+    Stage("controls", 5, "fit controls", _controls_specs, _fit_controls),
     Stage("evaluation", 4, "evaluate explorer", _evaluation_specs, _evaluate),
 )
