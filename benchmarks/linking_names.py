@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
+from kgqa_core.graph.csr import write_string_indexes
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.strings import write_string_indexes
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
 from kgqa_core.questions.link_names import NameIndex, named_entities, words_of

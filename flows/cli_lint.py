@@ -83,12 +83,12 @@ def lint_graph(folder: Path) -> dict[str, Any]:
     """Return what a graph artifact holds; OSError, ValueError or KeyError where it is damaged.
 
     ``kinds``: as in schemas.ENTITIES -> entities; empty where the format does not tell. ``named``: percent, see
-    ``graph.diff.name_coverage``. ``num_hubs``, ``largest_hubs``: groups of triples that were walked in part, as in
+    ``questions.diff.name_coverage``. ``num_hubs``, ``largest_hubs``: groups of triples that were walked in part, as in
     schemas.HUBS. ``num_topics_missing``: topics in no triple of a dump; None where the graph was not made for topics.
     """
     import pyarrow.parquet as pq
 
-    from kgqa_core.graph.diff import name_coverage, triples_per_relation
+    from kgqa_core.questions.diff import name_coverage, triples_per_relation
 
     facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     closure, hubs = folder / "closure.json", folder / "hubs.parquet"

@@ -13,10 +13,9 @@ from flows.result_tables import render_planners, render_report
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.figures import ReportRow, mean_row
 from kgqa_core.evaluation.tables import show_figure
-from kgqa_core.run.choosing import CHOICE, CHOICE_FILE
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER
-from kgqa_core.run.stages.systems import COMPARISON
+from kgqa_core.run.stages.systems import CHOICE, CHOICE_FILE, COMPARISON
 
 if TYPE_CHECKING:
     from tasks.tracking import Published

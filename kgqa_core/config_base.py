@@ -275,10 +275,6 @@ class QuestionSection(Section):
         return open_entry(QUESTION_FORMATS, self.format, what="question format")
 
 
-def _as_section(given: Any) -> Any:
-    return {"method": given} if isinstance(given, str) else given
-
-
 class SubgraphSection(Section):
     """A subgraph for each question, to explore instead of the graph. A word stands for a section with that method."""
 
@@ -338,7 +334,9 @@ class FileDataset(Section):
     graph: Annotated[GraphSection | DumpSection, Field(discriminator="format")]
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
-    subgraphs: Annotated[SubgraphSection, BeforeValidator(_as_section)] = SubgraphSection()
+    subgraphs: Annotated[
+        SubgraphSection, BeforeValidator(lambda given: {"method": given} if isinstance(given, str) else given)
+    ] = SubgraphSection()
     drift: DriftSection | None = DriftSection()  # None: whatever changes, runs go on
 
     @model_validator(mode="after")

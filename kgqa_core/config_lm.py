@@ -52,10 +52,7 @@ else:
 
 
 class RolesSection(Section):
-    """Which language model plays each role. None: the run's own, tuned; untuned where it answers out of its head.
-
-    So the lift over ``direct`` is what graph and tuning add.
-    """
+    """Which language model plays each role. None: the run's own, tuned; untuned where it answers out of its head."""
 
     plan: RoleSection = None
     score: RoleSection = None

@@ -27,7 +27,7 @@ SYSTEMS: dict[str, str] = {  # name: module and its SystemType
     "direct": "kgqa_core.systems.baselines:DIRECT",
     "cot": "kgqa_core.systems.baselines:COT",
     "tog": "kgqa_core.systems.baselines:TOG",
-    "kaping": "kgqa_core.systems.kaping:KAPING",
+    "kaping": "kgqa_core.systems.baselines:KAPING",
     "explorer": "kgqa_core.systems.etd:EXPLORER",
     "ours": "kgqa_core.systems.ours:OURS",
     "given": "kgqa_core.systems.given:GIVEN",

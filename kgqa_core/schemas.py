@@ -52,7 +52,7 @@ SUBGRAPHS = _table(
     num_entities=COUNT,  # of its triples, its topics and its answers
     num_triples=COUNT,  # distinct
     holds_answer=FLAG,  # does an answer lie in a triple?
-    digest=TEXT,  # of its triples by label, whatever their ids: graph.strings.digest_triples
+    digest=TEXT,  # of its triples by label, whatever their ids: graph.csr.digest_triples
     num_capped=_null(COUNT),  # groups walked in part; null where it was not cut from a graph
     stopped=_null(FLAG),  # did the limit of triples end the walk? null where it was not cut
 )

@@ -12,8 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from kgqa_core.run.ask import Asked
-from kgqa_core.run.serve import open_served
+from kgqa_core.run.ask import Asked, open_served
 
 
 def main(served: Path, home: Path, questions: Path, reply: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.run.serve import ServedCard, open_served, read_encoder_name, write_served
+from kgqa_core.run.ask import ServedCard, open_served, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, mask, tracking_uri
 from tasks.release import model_name, require_own
 from tasks.run_content import NOTE, FlowRun, Stage

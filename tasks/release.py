@@ -32,9 +32,9 @@ from kgqa_core.artifacts import (
 from kgqa_core.config import EvaluationSection, RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, with_nearest
+from kgqa_core.run.ask import EXPLORER_FILES, ServedCard, read_card, read_encoder_name, write_served
 from kgqa_core.run.open import planner_seed
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.serve import EXPLORER_FILES, ServedCard, read_card, read_encoder_name, write_served
 
 MoveKind = Literal["promoted", "refused", "rolled back"]
 PINNED = ("graph", "explorer", "lm", "dense", "reasoner")  # stages that answering needs

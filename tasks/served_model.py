@@ -21,7 +21,7 @@ from kgqa_core.ask import Answer, Answerer, Asked
 from kgqa_core.config_file import home_folder
 from kgqa_core.served import open_served
 
-EXPLORER = "explorer"  # the artifact: a folder that kgqa_core.run.serve wrote
+EXPLORER = "explorer"  # the artifact: a folder that kgqa_core.run.ask wrote
 ENCODER_PATH = "encoder_path"  # the one setting at load: the folder of a local text encoder, where it is another
 
 CANDIDATE = Object(

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field
 
 from kgqa_core.errors import InputError
-from kgqa_core.run.ask import Answerer, Asked
-from kgqa_core.run.serve import open_served
+from kgqa_core.run.ask import Answerer, Asked, open_served
 from tasks.release import CHAMPION, Release, Releases, champion_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kgqa_core.config_file import read_config
-from kgqa_core.evaluation.published import Metric, PublishedFigure, TopicSource, read_published
+from kgqa_core.evaluation.tables import Metric, PublishedFigure, TopicSource, read_published
 from kgqa_core.instructions.render import read_prompts
 
 PAPERS = Path(__file__).resolve().parents[1] / "conf" / "papers"

@@ -93,8 +93,7 @@ def build_on_workers(parts: str, topics: list[str], hops: int | None, scratch: s
     from kgqa_core.graph import closure_walk
     from kgqa_core.graph.build import BuildLimits
     from kgqa_core.graph.closure import build_from_dump
-    from kgqa_core.graph.fan_out import fan_out
-    from kgqa_core.run.cluster import open_cluster
+    from kgqa_core.run.cluster import fan_out, open_cluster
 
     closure_walk.GROUP_ROWS = 2**22  # as many tasks as a larger dump has
     with (

@@ -28,10 +28,10 @@ from kgqa_core.errors import is_out_of_memory
 from kgqa_core.explorer import kernels
 from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, scatter_sum, spread_sum
 from kgqa_core.explorer.model import Explorer, Texts
+from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.kg import KnowledgeGraph
 
 _log = logging.getLogger(__name__)
-Ints = npt.NDArray[np.integer]
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 # A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
 BITMAP_CELLS_PER_KEY, SMALL_BITMAP, LARGEST_BITMAP = 64, 1 << 22, 1 << 28
@@ -120,10 +120,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, batch: Batch, options: ExploreOptions
 ) -> tuple[Inbox, Nodes]:
-    """Walk the edges of the groups that enter under the budget, and merge the nodes reached.
-
-    Raises ``RuntimeError`` if the hash collided with every salt.
-    """
+    """Walk edges of the groups that enter, merge the nodes reached. RuntimeError: each salt's hash collided."""
     first, message = messages.first_group, messages.group_message
     entered, num_edges = kernels.enter_groups(
         (graph.group_ptr, graph.edge_ptr), nodes.entity, (first, message), attention, options.edge_budget

@@ -13,14 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from kgqa_core.graph.csr import compiled
+from kgqa_core.graph.csr import I32, I64, Bools, Ints, compiled
 
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-Ints = npt.NDArray[np.integer[Any]]
-Bools = npt.NDArray[np.bool_]
 Arrays = tuple[Any, ...]  # several at once; the docstrings name them
 
 EMPTY, BLOCKED = -1, -2

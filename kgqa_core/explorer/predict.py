@@ -17,9 +17,9 @@ import torch
 
 from kgqa_core.explorer.batch import Batch, Int, QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, barred_topics, explore_rows, gold_mask, scratch
-from kgqa_core.explorer.kernels import EMPTY, I32, I64, Arrays
+from kgqa_core.explorer.kernels import EMPTY, Arrays
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.graph.csr import compiled
+from kgqa_core.graph.csr import I32, I64, compiled
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 

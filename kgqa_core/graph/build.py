@@ -28,10 +28,9 @@ from kgqa_core import schemas
 from kgqa_core.config_base import Layout
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import formats
-from kgqa_core.graph.csr import build_csr, write_csr
+from kgqa_core.graph.csr import SHARED_NAMES, build_csr, write_csr, write_string_indexes
 from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format
 from kgqa_core.graph.input_files import check_rejects, collect_rejects, require_file, write_rejects
-from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
@@ -42,7 +41,7 @@ MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 class BuildLimits:
     """How a build works. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
 
-    map_chunks: MapTasks = map  # how chunks and other tasks are mapped; ``fan_out.fan_out`` gives one over Dask
+    map_chunks: MapTasks = map  # how chunks and other tasks are mapped; ``run.cluster.fan_out`` gives one over Dask
     chunk_bytes: int = 8 * 2**20  # of input per chunk
     shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
     memory_limit: str = "2GB"  # DuckDB's own; the process uses more
@@ -274,10 +273,7 @@ def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]
 
 
 def write_facts(report: Any, path: Path) -> None:
-    """Write a report as JSON without its counts per relation.
-
-    These stand in relations.parquet, and thousands of them would be read whenever the graph is opened.
-    """
+    """Write a report as JSON, without its counts per relation: thousands, which stand in relations.parquet."""
     facts = {name: value for name, value in asdict(report).items() if name != "triples_per_relation"}
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
 

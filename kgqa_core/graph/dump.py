@@ -1,4 +1,4 @@
-"""RDF (N-Triples, gzip or plain, or what ``rdf`` writes as N-Triples) to Parquet parts of labels, in flat memory.
+"""RDF (N-Triples, gzip or plain, or what is rewritten as such) to Parquet parts of labels, in flat memory.
 
 The bytes written depend on the dump and the options alone: blocks and parts are cut by plain text, and one writer takes
 their rows in the order of the file. A part is what a number of blocks holds. Finished parts wait in a journal folder,

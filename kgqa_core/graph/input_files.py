@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import math
+import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ TRUNCATED = "truncated last line"
 COPY_BYTES = 2**20
 MAX_LINE_BYTES = 64 * 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
+MADE = re.compile(r"_:[0-9a-f]{16,32}")  # what pyoxigraph calls a blank node without a name: at random
 MAGICS = {  # how files begin that are no UTF-8
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -48,10 +50,7 @@ DAMAGE: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error, c
 
 @contextmanager
 def open_maybe_gzip(file: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
-    """Read an open file through gzip, of any number of members, where it is one.
-
-    Raises InputError, wherever that shows, where the gzip is truncated, damaged or none.
-    """
+    """Read an open file through gzip, of any number of members, where it is one; InputError where damage shows."""
     try:
         yield cast(Any, igzip).IGzipFile(fileobj=file, mode="rb") if is_gzip else file
     except DAMAGE as error:
@@ -136,8 +135,6 @@ def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[b
         with open_maybe_gzip(file, is_gzip=packed == "gzip") as stream:
             at, rest = 0, b""
             if (suffix := syntax_of(path)) not in (".nt", ".nq"):
-                from kgqa_core.graph.rdf import Rewritten
-
                 stream = cast(Any, Rewritten(stream, path, suffix))
             while at < skip and (text := stream.read(min(block_bytes, skip - at))):
                 at += len(text)
@@ -161,6 +158,56 @@ def syntax_of(path: Path) -> str:
     """Return the suffix of SYNTAXES that says how RDF is written; N-Triples where there is none."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     return suffix if suffix in SYNTAXES else ".nt"
+
+
+# ------ RDF in other syntaxes than N-Triples: Turtle, TriG and RDF/XML.
+
+
+class Rewritten:
+    """The triples of an open file as a stream of N-Triples, written by pyoxigraph; those of all named graphs count.
+
+    A blank node belongs to its file: behind its name, or ``_:unnamed-7`` for the seventh without one, stands a checksum
+    of the file's name. A fault leaves open what follows, so it is an error.
+    """
+
+    def __init__(self, file: IO[bytes], path: Path, suffix: str) -> None:
+        self._lines, self._left = _rewrite(file, path, suffix), bytearray()
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes; fewer at the end. Raises InputError, with the place, where the file has a fault."""
+        while len(self._left) < size and (line := next(self._lines, b"")):
+            self._left += line
+        text = bytes(self._left[:size])
+        del self._left[:size]
+        return text
+
+
+def _rewrite(file: IO[bytes], path: Path, suffix: str) -> Iterator[bytes]:
+    import pyoxigraph as ox
+
+    form = ox.RdfFormat.from_extension(suffix.removeprefix(".")) or ox.RdfFormat.RDF_XML  # .owl is no name of it
+    made: dict[str, int] = {}
+    own = f"{zlib.crc32(path.name.encode()):08x}"
+
+    def written(node: object) -> str:
+        text = str(node)
+        if not isinstance(node, ox.BlankNode):
+            return text
+        return f"_:unnamed-{made.setdefault(text, len(made) + 1)}-{own}" if MADE.fullmatch(text) else f"{text}-{own}"
+
+    if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+        file.seek(0)
+    try:
+        for quad in ox.parse(file, format=form, base_iri="file:///"):
+            yield f"{written(quad.subject)} {quad.predicate} {written(quad.object)} .\n".encode()
+    except SyntaxError as error:
+        place = f":{error.lineno}" if error.lineno else ""
+        raise InputError(
+            f"{path}{place}: not {form.name} ({shorten(error.msg)}). Mend the file: what follows cannot be told."
+        ) from error
+
+
+# ------ Rejects and tables.
 
 
 def collect_rejects(files: Iterable[Sequence[ChunkReport]]) -> Iterator[pa.Table]:

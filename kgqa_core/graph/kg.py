@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph import csr
 from kgqa_core.graph.csr import Ints, SortedIndex, StringTable, expand_ranges, open_array, read_only, sorted_distinct
-from kgqa_core.graph.strings import fold
 from kgqa_core.types import Question, RelationPath, Step
 
 
@@ -140,7 +139,7 @@ class KnowledgeGraph:
             return np.empty(0, dtype=np.int32), pa.array([], pa.large_string())
         with pq.ParquetFile(path) as file:
             table = file.read().combine_chunks()
-        return table["entity_id"].to_numpy(), fold(pa.array(table["alias"].to_pylist(), pa.string()))
+        return table["entity_id"].to_numpy(), csr.fold(pa.array(table["alias"].to_pylist(), pa.string()))
 
     def ids_of_alias(self, name: str) -> tuple[int, ...]:
         """Return the entities with this alias whatever its case, ascending. Looks through all aliases."""

@@ -30,7 +30,6 @@ from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
-from kgqa_core.graph.strings import digest_triples, hash_strings, string_buffers
 
 Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32
@@ -93,8 +92,8 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> tuple[Ints, In
     csr.write_csr(arrays, folder)
     question, entity = np.divmod(rows, num_entities)
     np.save(folder / "entity.npy", entity.astype(np.int32), allow_pickle=False)
-    hashes, owner = hash_strings(labels, entity, known), question[heads]
-    digests = digest_triples(hashes[heads], relation_hashes[relations], hashes[tails], owner, num)
+    hashes, owner = csr.hash_strings(labels, entity, known), question[heads]
+    digests = csr.digest_triples(hashes[heads], relation_hashes[relations], hashes[tails], owner, num)
     reachable = np.diff(arrays.group_ptr)[np.searchsorted(rows, listed_keys[-1])] > 0
     columns = [
         np.bincount(question, minlength=num),
@@ -112,9 +111,9 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> tuple[Ints, In
 def _read_hashed(graph_folder: Path) -> tuple[StringTable, U64, U64]:
     """Return the labels of the entities, memory-mapped, room for their hashes, and the hashes of the relations'."""
     relations = pq.read_table(graph_folder / RELATIONS_FILE, columns=["label"])["label"].combine_chunks()
-    table = StringTable(*string_buffers(relations.cast(pa.large_string())))
+    table = StringTable(*csr.string_buffers(relations.cast(pa.large_string())))
     labels = csr.open_strings(graph_folder, "label")
-    return labels, np.zeros(len(labels), dtype=np.uint64), hash_strings(table, np.arange(len(relations)))
+    return labels, np.zeros(len(labels), dtype=np.uint64), csr.hash_strings(table, np.arange(len(relations)))
 
 
 def _sort_distinct(heads: Ints, relations: Ints, tails: Ints, num_rows: int, num_relations: int) -> Sequence[Ints]:
@@ -204,7 +203,7 @@ def build_subgraphs(
 
     Lines that cannot be used have none; they are among the rejects of the graph, which was built of the same files.
     ``stems``: what the ids of lines without one begin with, by file (``train`` of ``train-17``); empty: its name.
-    ``map_chunks``: how chunks of about ``chunk_bytes`` are mapped; ``fan_out.fan_out`` gives one over Dask. Raises
+    ``map_chunks``: how chunks of about ``chunk_bytes`` are mapped; ``run.cluster.fan_out`` gives one over Dask. Raises
     InputError where a file is missing, ArtifactError where a label is not in the graph.
     """
     parts = out_dir / "parts"

@@ -20,21 +20,21 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import InputError
-from kgqa_core.graph.follow import end_of
-from kgqa_core.graph.kg import golds_of, to_labels, to_relations
+from kgqa_core.graph.follow import end_of, follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
-from kgqa_core.instructions import choose, clue_examples, plan, reason, search_examples
+from kgqa_core.instructions import choose, plan, reason, search_examples
 from kgqa_core.instructions.alignment import Meant, Wordings
-from kgqa_core.instructions.hard_negatives import wrong_plans
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
 
 ENTITY_RIGHT, ENTITY_WRONG = (6.0, 1.5), (1.5, 4.0)  # Beta distributions that the finder's scores are drawn from
 SUPPORTED = 0.2  # of the best path's score: an answer's path has at least that
 MAX_SKILL = 4.0  # of an explorer: by how many deviations it sees right candidates above wrong ones
+MAX_TRIED = 200  # plans around one question's topics that are looked at
 ROWS = 20_000  # of one row group: what is held in memory
 
 Made = Iterator[tuple[Instruction[Any, Any], Any, float]]  # instruction, case, weight
@@ -140,11 +140,6 @@ class Asked:
         assert self.source.search is not None  # make_examples has checked
         return self.source.search
 
-    @property
-    def is_eperm(self) -> bool:
-        """Do planning examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)?"""
-        return self.source.reasoner.objective == "eperm"
-
     def draw(self, purpose: str) -> Random:
         """Return the draws of this question for one purpose: the same whatever else is made, in whichever order."""
         return Random(_hash(purpose, self.question.id))
@@ -194,7 +189,8 @@ class Asked:
 def plan_cases(asked: Asked) -> Made:
     """Each teaching path is a target of its own."""
     instruction, text = plan.PlanInstruction(asked.source.prompts), asked.question.asked(asked.source.mask_topics)
-    weight = 1.0 if asked.is_eperm else 1 / max(len(asked.teaching), 1)
+    is_eperm = asked.source.reasoner.objective == "eperm"  # examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)
+    weight = 1.0 if is_eperm else 1 / max(len(asked.teaching), 1)
     for row in asked.teaching:
         yield instruction, plan.PlanCase(text, asked.question.id, path=row.path), weight
 
@@ -294,6 +290,72 @@ def direct_cases(asked: Asked) -> Made:
         yield reason.DirectInstruction(asked.source.prompts), case, 1.0
 
 
+# ------ Hard negatives: plans that exist around a question's topics, are like a right one, and reach no gold.
+
+
+def wrong_plans(
+    graph: KnowledgeGraph,
+    space: plan.PathConstraints,
+    question: Question,
+    right: Sequence[RelationPath],
+    chance: Random,
+    *,
+    off_by_one: bool = False,
+) -> Iterator[RelationPath]:
+    """Yield plans that lead from the topics to entities, none of them a gold: the most like ``right[0]`` first.
+
+    Those of its length that share most of its beginning come first, then others; of equals ``chance`` decides. With
+    ``off_by_one`` about every other plan stops a step short of it, or goes on from it, as long as there are such: what
+    a planner proposes beside the right plan is mostly of this kind.
+    """
+    golds = golds_of(question, reenter_topic=True)
+    around = space.around(question.topics)
+    tried = _tried(around, right[0], space.max_hops, chance)
+    if off_by_one:
+        near = [right[0][:-1]] if len(right[0]) > 1 else []
+        if len(right[0]) < space.max_hops:
+            near += [(*right[0], relation) for relation in around.next_relations(right[0])[0].tolist()]
+        chance.shuffle(near)
+        tried = _mixed(near, tried, chance)
+    for path in tried:
+        reached = follow_path(graph, question.topics, path, reenter_topic=space.reenter_topic)
+        if path not in right and len(reached) and golds.isdisjoint(reached.tolist()):
+            yield path
+
+
+def _mixed(some: list[RelationPath], others: list[RelationPath], chance: Random) -> list[RelationPath]:
+    """Return all of both in their orders, each next one from either by chance."""
+    left, right, found = some[::-1], others[::-1], list[RelationPath]()
+    while left and right:
+        found.append((left if chance.random() < 0.5 else right).pop())
+    return list(dict.fromkeys([*found, *reversed(left), *reversed(right)]))
+
+
+def _tried(around: plan.PathConstraint, gold: RelationPath, max_hops: int, chance: Random) -> list[RelationPath]:
+    """Return plans that exist, in the order in which they are tried: the most like ``gold`` first."""
+    found: dict[RelationPath, None] = {}
+
+    def extend(begin: RelationPath, length: int) -> None:
+        """Add plans of ``length`` steps that begin with ``begin``, in an order drawn."""
+        if len(found) >= MAX_TRIED:
+            return
+        here, further = around.next_relations(begin)
+        options = (here if len(begin) + 1 == length else further).tolist()
+        chance.shuffle(options)
+        for relation in options:
+            if len(begin) + 1 == length:
+                found.setdefault((*begin, int(relation)))
+            else:
+                extend((*begin, int(relation)), length)
+
+    for shared in range(len(gold) - 1, -1, -1):
+        extend(gold[:shared], len(gold))
+    for length in (*range(len(gold) - 1, 0, -1), *range(len(gold) + 1, max_hops + 1)):
+        extend(gold[: length - 1], length)
+        extend((), length)
+    return list(found)
+
+
 CASES: Mapping[str, Callable[[Asked], Made]] = {
     "plan": plan_cases,
     "reason": reason_cases,
@@ -301,7 +363,6 @@ CASES: Mapping[str, Callable[[Asked], Made]] = {
     "choose": choose_cases,
     "direct": direct_cases,
     **search_examples.CASES,
-    **clue_examples.CASES,
 }
 """Instructions with targets. There is none for explain and chain_of_thought: no graph says how to think."""
-ALIGNED = frozenset({*search_examples.CASES, *clue_examples.CASES})  # those that read ``Source.known``
+ALIGNED = frozenset(search_examples.CASES)  # those that read ``Source.known``

@@ -64,11 +64,9 @@ class Planner(Protocol):
     @property
     def name(self) -> str:
         """Return the name of its row in tables: generator, dense or another."""
-        ...
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first."""
-        ...
 
 
 # ------ Plans as text.
@@ -307,10 +305,7 @@ class PlanAsker:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorPlanner:
-    """Any language model as a planner (RoG §4.3); one that cannot follow the asker's ``space`` is held to it after.
-
-    Implements ``Planner``.
-    """
+    """Any language model as a ``Planner`` (RoG §4.3); who cannot follow the asker's ``space`` is held to it after."""
 
     model: LanguageModel
     asker: PlanAsker
@@ -330,10 +325,7 @@ class GeneratorPlanner:
 
 
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:
-    """Return the beam probabilities of one question's plans, normalised over them (EPERM Fig. 4).
-
-    -inf is a plan that weighs nothing, and if all are, all weigh alike.
-    """
+    """Return a question's beam probabilities, of sum 1 (EPERM Fig. 4); -inf weighs 0, or where all are, alike."""
     most = max(log_probs, default=-math.inf)
     weights = [math.exp(log_prob - most) if most > -math.inf else 1.0 for log_prob in log_probs]
     total = math.fsum(weights)

@@ -11,14 +11,14 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from kgqa_core.config_lm import UNLIMITED, Budget, Price
-from kgqa_core.errors import ConfigError
+from kgqa_core.config_lm import ROLES, UNLIMITED, Budget, Price, Role
+from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
 from kgqa_core.lm.search import THOUGHTS, cut_loop
 from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
@@ -59,10 +59,7 @@ FIGURES = tuple(column.name for column in fields(Usage))
 
 
 class Meter:
-    """The accounts of one evaluation. Safe for threads.
-
-    Budgets add up over everything that a system asks for a question: a second evaluation needs a second meter.
-    """
+    """The accounts of one evaluation, safe for threads. A second evaluation needs a second: budgets add up."""
 
     num_paid = 0  # calls that went to models, by all meters of this process and of what worked for it
 
@@ -125,10 +122,7 @@ class Meter:
 
 
 def is_allowed(constraint: Constraint, text: str) -> bool:
-    """Say whether ``text`` is one that ``constraint`` lets be generated.
-
-    Every way to read the text is tried, so constraints whose pieces are prefixes of each other are judged rightly too.
-    """
+    """Say whether ``constraint`` lets ``text`` be generated, by any way to read it: pieces may be prefixes."""
     ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
     while ends:
         pieces, position = ends.pop()
@@ -324,3 +318,53 @@ class Metered:
                 Answer(start + row, own, 0 if all(one.problem for one in own) else size, seconds * work / whole)
                 for row, (own, size, work) in enumerate(zip(texts, sizes, works, strict=True))
             ]
+
+
+ROLE_OF: dict[str, Role] = {instruction: role for role, own in ROLES.items() for instruction in own}
+
+
+class RoleModels:
+    """Implements ``LanguageModel`` by those of several roles, each metered by itself: calls are kept under its name."""
+
+    def __init__(self, models: Mapping[Role, LanguageModel]) -> None:
+        """Dispatch among ``models``, one for each role in which anything is asked."""
+        self._models = dict(models)
+        names = {role: model.name for role, model in models.items()}
+        self.name = ", ".join(f"{role}: {name}" for role, name in names.items())
+        self.context = min(model.context for model in models.values())
+
+    def of(self, instruction: str) -> LanguageModel:
+        """Return the model that an instruction is asked of; KgqaError where none was opened for its role."""
+        role = ROLE_OF.get(instruction, "reason")
+        if role not in self._models:
+            raise KgqaError(
+                f"{instruction!r} is asked of role {role!r}, and only {', '.join(self._models)} were opened: let the "
+                "system's SystemType.roles name it"
+            )
+        return self._models[role]
+
+    def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
+        """Return the tokens of each prompt as its own model reads it."""
+        return self._dispatch(prompts, lambda model, places: model.count_tokens([prompts[one] for one in places]))
+
+    def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
+        """Return ``num_returns`` texts per prompt; the prompts of a model go to it together."""
+        return self._dispatch(prompts, lambda model, places: model.generate([prompts[one] for one in places], decoding))
+
+    def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the log-likelihood of each prompt's options by its own model."""
+        return self._dispatch(
+            prompts,
+            lambda model, places: model.score([prompts[one] for one in places], [options[one] for one in places]),
+        )
+
+    def _dispatch(self, prompts: Sequence[Prompt], ask: Callable[[LanguageModel, list[int]], list[Any]]) -> list[Any]:
+        places: dict[int, list[int]] = {}  # of the prompts of each model, which may play several roles
+        models = [self.of(prompt.instruction) for prompt in prompts]
+        for place, model in enumerate(models):
+            places.setdefault(id(model), []).append(place)
+        found: list[Any] = [None] * len(prompts)
+        for own in places.values():
+            for place, one in zip(own, ask(models[own[0]], own), strict=True):
+                found[place] = one
+        return found

@@ -48,10 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Full attention's keys and values: the first ``length`` tokens of buffers [B, H, T, D].
-
-    A new token is written in place, where transformers' own layer copies all tokens before it.
-    """
+    """Full attention's keys and values: the first ``length`` tokens of buffers [B, H, T, D], written in place."""
 
     keys: Tensor
     values: Tensor
@@ -359,10 +356,7 @@ class Batcher:
     def map(
         self, items: Sequence[Item], lengths: Sequence[int], run: Run[Item, Result], *, width: int = 1
     ) -> list[Result]:
-        """Return ``run``'s result for each item, in the items' order; longest go first, each becomes ``width`` rows.
-
-        Raises DoesNotFit where memory does not hold a batch of one.
-        """
+        """Return ``run``'s result per item, in order, ``width`` rows each; DoesNotFit: not even one item does."""
         order, cells = sorted(range(len(items)), key=lambda row: (-lengths[row], row)), self.cells
         results: dict[int, Result] = {}
         while (start := len(results)) < len(order):

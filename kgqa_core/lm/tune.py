@@ -60,7 +60,7 @@ def tune(
     torch.set_num_threads(job.threads)
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch:
         work, section = job.journal or Path(scratch), job.section
-        arguments = _arguments(job, scratch)  # here several processes find each other
+        arguments = training_arguments(job, scratch)  # here several processes find each other
         rank, count = arguments.process_index, arguments.world_size
         tunable = open_tunable(job, device=str(arguments.device))
         tokens, key = _tokens(job, tunable, work)
@@ -104,24 +104,6 @@ def tune(
         dev_losses=notes.dev_losses,
         kept_step=notes.best[0] if notes.best else notes.step,
         cpu_seconds=notes.cpu_seconds,
-    )
-
-
-def _arguments(job: TuneJob, scratch: str) -> Any:
-    section = job.section
-    return training_arguments(
-        scratch,
-        job.device,
-        learning_rate=section.learning_rate,
-        lr_scheduler_type=section.lr_schedule,
-        warmup_steps=section.warmup,
-        weight_decay=section.weight_decay,
-        adam_beta2=section.adam_beta2,
-        max_grad_norm=section.gradient_norm,
-        activation_checkpointing=section.gradient_checkpointing,
-        # Sharded gradients are summed after each pass: until then, they would be whole on each GPU.
-        accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}} if job.sharded else None,
-        seed=job.seed,
     )
 
 

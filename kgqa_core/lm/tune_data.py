@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +174,12 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
     steps = section.max_steps or max(1, math.ceil(section.epochs * num_train / section.batch_size))
     generator = np.random.default_rng([seed, 5])
     counts = {name: many for name in sorted(tokens.names) if (many := tokens.of(name, dev=False).size)}
-    streams = {name: _endless(tokens.of(name, dev=False), generator) for name in tokens.names}
     parts = apportion([*counts.values()], steps * section.batch_size)
     taken, places = [], []
     for name, part in zip(counts, parts, strict=True):
-        taken.append(np.fromiter(islice(streams[name], part), np.int64, part))
+        own = tokens.of(name, dev=False)
+        rounds = [generator.permutation(own) for _ in range(math.ceil(part / own.size))]
+        taken.append(np.concatenate([own[:0], *rounds])[:part])
         places.append((np.arange(part) + generator.random(part)) / max(part, 1))
     mixed = np.concatenate(taken)[np.argsort(np.concatenate(places), kind="stable")]
     unit = size * num_processes
@@ -198,11 +198,6 @@ def apportion(weights: Sequence[float], total: int) -> list[int]:
     for index in by_rest[: total - sum(counts)]:
         counts[index] += 1
     return counts
-
-
-def _endless(examples: Int, generator: np.random.Generator) -> Iterator[int]:
-    while True:
-        yield from generator.permutation(examples).tolist()
 
 
 def collate(tokens: Tokens, examples: Int, scales: NDArray[np.float32], *, pad: int) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from kgqa_core.errors import is_out_of_memory
 from kgqa_core.lm.generate import sees_all, shared_prefix
-from kgqa_core.lm.tune_data import Int, Tokens, collate
+from kgqa_core.lm.tune_data import Int, Tokens, TuneJob, collate
 
 CPU_TOKENS = 2048  # of a pass on a CPU, padding included: larger ones leave the caches, and their memory comes and goes
 MOST_COPIED = 10**8  # gradients that are copied before each pass: an adapter's, not those of a whole model
@@ -144,13 +144,24 @@ def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
     return read
 
 
-def training_arguments(work: str, device: str, **options: Any) -> TrainingArguments:
+def training_arguments(job: TuneJob, scratch: str) -> TrainingArguments:
     """Return Trainer's arguments; under torchrun this joins the other processes, which share no GPU."""
+    section = job.section
     arguments = TrainingArguments(
-        output_dir=work,  # stays empty: Trainer saves nothing
-        use_cpu=device == "cpu",
+        output_dir=scratch,  # stays empty: Trainer saves nothing
+        use_cpu=job.device == "cpu",
         optim="adamw_torch_fused",
+        learning_rate=section.learning_rate,
+        lr_scheduler_type=section.lr_schedule,
+        warmup_steps=section.warmup,
+        weight_decay=section.weight_decay,
+        adam_beta2=section.adam_beta2,
+        max_grad_norm=section.gradient_norm,
+        activation_checkpointing=section.gradient_checkpointing,
         activation_checkpointing_kwargs={"use_reentrant": False},
+        # Sharded gradients are summed after each pass: until then, they would be whole on each GPU.
+        accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}} if job.sharded else None,
+        seed=job.seed,
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="no",
@@ -160,7 +171,6 @@ def training_arguments(work: str, device: str, **options: Any) -> TrainingArgume
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
-        **options,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are for several processes, never for DataParallel
     return arguments

@@ -14,7 +14,7 @@ from itertools import islice
 from kgqa_core.graph.follow import follow_layers, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.hard_negatives import wrong_plans
+from kgqa_core.instructions.examples import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion
 from kgqa_core.oracle.player import seed_of
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
@@ -104,10 +104,7 @@ class FixedCandidates:
 def find_hard_negatives(
     graph: KnowledgeGraph, space: PathConstraints, questions: Sequence[Question], gold_plans: PlansOf, *, seed: int = 0
 ) -> dict[str, tuple[LabelPath, ...]]:
-    """Return the first gold plan of every question that has one, and two wrong plans of ``space``, shuffled.
-
-    Of equally hard ones a seed decides that follows from the question's id.
-    """
+    """Return each question's first gold plan, if any, and two wrong ones, shuffled; draws go by seed and id."""
     found = {}
     for question in questions:
         chance = random.Random(seed_of("pool", seed, question.id))

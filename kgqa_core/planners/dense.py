@@ -105,9 +105,6 @@ def spread_first(probabilities: Floats, weights: Floats, rows: Any, *, num_plans
     return chosen
 
 
-# ------ Which paths exist.
-
-
 Exists = Callable[[PlanQuestion, LabelPath], Collection[str]]
 """(question, path) -> the steps that may follow it around the question's topics; none where nothing does."""
 
@@ -151,9 +148,6 @@ def beam(
             fronts[place] = sorted(scores, key=lambda path: (-scores[path], path))[:width]
             found[place] |= {path: scores[path] for path in fronts[place]}
     return found
-
-
-# ------ The planner.
 
 
 def open_dense(folder: Path, *, exists: Exists | None = None, encoder: Path | None = None) -> DensePlanner:
@@ -208,7 +202,12 @@ class DensePlanner:
         def allowed(path: LabelPath) -> Collection[str]:
             return frozenset(self._exists(question, path) if self._exists else ())
 
-        places = self._candidates(view, allowed, max(num_plans, NUM_CANDIDATES))
+        def exists(place: int) -> bool:
+            path = self._model.paths[place]
+            return self._exists is None or all(step in allowed(path[:end]) for end, step in enumerate(path))
+
+        known = filter(exists, np.argsort(-view.scores, kind="stable").tolist())
+        places = list(islice(known, max(num_plans, NUM_CANDIDATES)))
         unseen = self._beam(view, allowed)
         paths = [self._model.paths[place] for place in places] + list(unseen)
         if not paths:
@@ -221,13 +220,6 @@ class DensePlanner:
             np.exp(log_probs), view.weights, rows, num_plans=num_plans, strength=self._model.settings.spread
         )
         return [Plan(paths[column], float(log_probs[column]), float(sure[column])) for column in first]
-
-    def _candidates(self, view: View, allowed: Callable[[LabelPath], Collection[str]], most: int) -> list[int]:
-        def exists(place: int) -> bool:
-            path = self._model.paths[place]
-            return self._exists is None or all(step in allowed(path[:end]) for end, step in enumerate(path))
-
-        return list(islice(filter(exists, np.argsort(-view.scores, kind="stable").tolist()), most))
 
     def _beam(self, view: View, allowed: Callable[[LabelPath], Collection[str]]) -> dict[LabelPath, float]:
         width = self._model.settings.num_unseen
@@ -254,15 +246,9 @@ class DensePlanner:
         return dict(zip(paths, scores.tolist(), strict=True))
 
 
-# ------ Without training.
-
-
 @dataclass(frozen=True, slots=True)
 class EncoderPlanner:
-    """The published text encoder as a planner: the paths whose names are most like the question. Nothing is trained.
-
-    Implements ``Planner``.
-    """
+    """The published text encoder as a ``Planner``: paths whose names are most like the question. Nothing is trained."""
 
     encode: Callable[[Sequence[str]], Floats]  # texts -> unit-norm rows
     exists: Exists

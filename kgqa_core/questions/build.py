@@ -379,9 +379,6 @@ def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     return set(ids)
 
 
-# ------ Questions at rest.
-
-
 def read_questions(folder: Path, split: Split | None = None) -> list[Question]:
     """Return the questions of an artifact, all or one split, in file order; ArtifactError where there are none."""
     try:

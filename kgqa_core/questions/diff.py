@@ -1,24 +1,208 @@
-"""What differs between two builds of a run: its graph, its questions, and the questions whose subgraph changed."""
+"""What differs between two builds of a run: its graph, its questions, and the questions whose subgraph changed.
+
+Graphs are compared by label, as ids move from build to build: DuckDB joins entities and relations by label, and the
+triples whose ids were replaced with the new ones, a range of heads at a time.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
+import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kgqa_core.config_base import DriftSection
-from kgqa_core.graph.diff import Change, GraphDiff, compare_graphs
+from kgqa_core.graph.build import connect
+from kgqa_core.graph.csr import Bools, expand_ranges
 from kgqa_core.graph.input_files import texts_table
-from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import BLOCKS_FILE
 from kgqa_core.questions.build import read_questions
 from kgqa_core.types import Question
 
 DIGEST = "digest"  # column of BLOCKS_FILE: hash of a subgraph by labels
+GONE = -1
+SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
+RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a set of things changed."""
+
+    before: int
+    after: int
+    came: int  # those of after that were not there before
+    gone: int  # those of before that are not there any more
+
+    @property
+    def share(self) -> float:
+        """How many came or went, relative to how many there were."""
+        return (self.came + self.gone) / max(self.before, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDiff:
+    """What differs between two graphs; as JSON in changes.json."""
+
+    entities: Change
+    relations: Change
+    triples: Change
+    num_renamed: int  # entities whose label stayed and whose name did not
+    named_before: float | None  # percent of entities with a name; None where no names were given
+    named_after: float | None
+    new_relations: tuple[str, ...]  # labels, in byte order
+    gone_relations: tuple[str, ...]
+    per_relation: dict[str, Change]  # label -> its triples; only where they changed, most changed first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphComparison:
+    """What differs, and where: N entities of the old graph, M of the new one."""
+
+    old: KnowledgeGraph
+    new: KnowledgeGraph
+    diff: GraphDiff
+    new_ids: NDArray[np.int32]  # [N] the entity's id in the new graph, or GONE
+    old_ends: Bools = field(repr=False)  # [N] is it an end of a triple that is gone?
+    new_ends: Bools = field(repr=False)  # [M] is it an end of a triple that came?
+
+    def near_change(self, hops: int) -> tuple[Bools, Bools]:
+        """Return which entities [N], [M] are less than ``hops`` steps from an end of a triple that is gone, or came."""
+        return _spread(self.old, self.old_ends, hops - 1), _spread(self.new, self.new_ends, hops - 1)
+
+
+def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: str = "1GB") -> GraphComparison:
+    """Compare two graphs; ArtifactError, OSError or ValueError where one is damaged."""
+    views = {
+        f"{age}_{kind}": sorted(graph.folder.glob(files))
+        for age, graph in (("old", old), ("new", new))
+        for kind, files in (("entity", "entities.parquet"), ("relation", "relations.parquet"), ("triple", "triples-*"))
+    }
+    with TemporaryDirectory(prefix="kgqa-diff-") as spill, connect(memory_limit, Path(spill), views) as connection:
+        new_ids, num_renamed = _match_entities(connection)
+        changed = _changed_triples(connection, old, new, new_ids)
+    num_kept = int((new_ids != GONE).sum())
+    labels = [set(graph.relation_labels) for graph in (old, new)]
+    gone, came = (np.concatenate([rows[side] for rows in changed], axis=1) for side in (0, 1))
+    diff = GraphDiff(
+        entities=Change(old.num_entities, new.num_entities, new.num_entities - num_kept, old.num_entities - num_kept),
+        relations=Change(*map(len, (*labels, labels[1] - labels[0], labels[0] - labels[1]))),
+        triples=Change(old.num_triples, new.num_triples, came.shape[1], gone.shape[1]),
+        num_renamed=num_renamed,
+        named_before=name_coverage(old.folder),
+        named_after=name_coverage(new.folder),
+        new_relations=tuple(sorted(labels[1] - labels[0], key=str.encode)),
+        gone_relations=tuple(sorted(labels[0] - labels[1], key=str.encode)),
+        per_relation=_per_relation(old, new, gone[1], came[1]),
+    )
+    old_ends, new_ends = (np.zeros(graph.num_entities, np.bool_) for graph in (old, new))
+    old_ends[gone[[0, 2]]] = True
+    new_ends[came[[0, 2]]] = True
+    return GraphComparison(old, new, diff, new_ids, old_ends, new_ends)
+
+
+def _match_entities(connection: duckdb.DuckDBPyConnection) -> tuple[NDArray[np.int32], int]:
+    """Make the table ``place`` (old id, new id or null); return the new ids [N], and how many names differ."""
+    connection.execute(
+        "create temp table place as select o.entity_id as old, n.entity_id as new, o.name <> n.name as renamed "
+        "from old_entity o left join new_entity n using (label)"
+    )
+    rows = connection.sql(f"select coalesce(new, {GONE})::int, coalesce(renamed, false) from place order by old")
+    new, renamed = (column.to_numpy() for column in rows.to_arrow_table().columns)
+    return new, int(renamed.sum())
+
+
+def _changed_triples(
+    connection: duckdb.DuckDBPyConnection, old: KnowledgeGraph, new: KnowledgeGraph, new_ids: NDArray[np.int32]
+) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """Return the triples [3, E] that are gone, by old ids, and those that came, by new ids, in ranges of heads.
+
+    Ids follow the byte order of labels in both graphs, so a range of new heads is a range of old heads: memory is flat.
+    """
+    connection.execute(
+        "create temp table moved as select o.relation_id as old, n.relation_id as new "
+        "from old_relation o left join new_relation n using (label)"
+    )
+    kept = np.flatnonzero(new_ids != GONE)
+    num_edges = np.arange(0, int(new.edge_ptr[-1]), RANGE_EDGES)[1:]
+    new_cuts = np.unique(np.searchsorted(new.edge_ptr[new.group_ptr], num_edges))
+    old_cuts = np.append(kept, old.num_entities)[np.searchsorted(new_ids[kept], new_cuts)]
+    old_ranges = pairwise([0, *old_cuts.tolist(), old.num_entities])
+    new_ranges = pairwise([0, *new_cuts.tolist(), new.num_entities])
+    found = []
+    for (old_low, old_high), (new_low, new_high) in zip(old_ranges, new_ranges, strict=True):
+        rows = connection.sql(
+            "with o as (select t.*, h.new as new_head, r.new as new_relation, e.new as new_tail from old_triple t "
+            "join place h on t.head = h.old join moved r on t.relation = r.old join place e on t.tail = e.old "
+            f"where t.head >= {old_low} and t.head < {old_high}), n as (from new_triple where head >= {new_low} and "
+            f"head < {new_high}) select o.head, o.relation, o.tail, n.head, n.relation, n.tail from o full join n "
+            "on new_head = n.head and new_relation = n.relation and new_tail = n.tail "
+            "where o.head is null or n.head is null"
+        ).to_arrow_table()
+        sides = [rows.select(places).drop_null() for places in ([0, 1, 2], [3, 4, 5])]
+        gone, came = (np.stack([column.to_numpy() for column in side.columns]) for side in sides)
+        found.append((gone, came))
+    return found
+
+
+def name_coverage(folder: Path) -> float | None:
+    """Return the percentage of entities, literals aside, with a name in the wanted language; None: none was given."""
+    facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
+    kinds = facts.get("kinds") or {}
+    num_nodes = sum(kinds.values()) - kinds.get("literal", 0)
+    if num_nodes:
+        return float(100 * kinds.get("entity", 0) / num_nodes)
+    return float(100 * facts["num_named"] / facts["num_entities"]) if facts["num_named"] else None
+
+
+def _per_relation(
+    old: KnowledgeGraph, new: KnowledgeGraph, gone: NDArray[np.int32], came: NDArray[np.int32]
+) -> dict[str, Change]:
+    """Return the relations whose triples changed, most changed first; given are the changed triples' relations."""
+    before, after = (Counter(triples_per_relation(graph.folder)) for graph in (old, new))
+    num_gone, num_came = (
+        Counter({graph.relation_labels[relation]: count for relation, count in enumerate(np.bincount(rows)) if count})
+        for graph, rows in ((old, gone), (new, came))
+    )
+    changes = {
+        label: Change(before[label], after[label], int(num_came[label]), int(num_gone[label]))
+        for label in num_gone | num_came
+    }
+    return dict(sorted(changes.items(), key=lambda item: (-item[1].came - item[1].gone, item[0].encode())))
+
+
+def triples_per_relation(folder: Path) -> dict[str, int]:
+    """Return relation -> triples of a graph artifact."""
+    table = pq.read_table(folder / "relations.parquet", columns=["label", "num_triples"])
+    return dict(zip(table["label"].to_pylist(), table["num_triples"].to_pylist(), strict=True))
+
+
+def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
+    """Return which entities [N] lie within ``hops`` steps, in any direction, of those marked."""
+    reached = ends.copy()
+    frontier = np.flatnonzero(ends)
+    for _ in range(hops):
+        tails = np.zeros(graph.num_entities, np.bool_)
+        for at in range(0, len(frontier), SPREAD_ENTITIES):
+            some = frontier[at : at + SPREAD_ENTITIES]
+            starts, stops = (graph.edge_ptr[graph.group_ptr[some + side]] for side in (0, 1))
+            tails[graph.edge_tail[expand_ranges(starts, stops)]] = True
+        frontier = np.flatnonzero(tails & ~reached)
+        reached |= tails
+    return reached
+
+
+# ------ Two builds.
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,10 +193,7 @@ class Resolver:
         self._relations = {called: relation for relation, called in given if called is not None}
 
     def resolve(self, raw: RawQuestion, split: Split | None, loaded: Loaded) -> Question | Fault:
-        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``.
-
-        Where ``split`` is None, a hash of ``split_key`` decides.
-        """
+        """Return the linked question or why it is none; doubts go to ``loaded``. No ``split``: by ``split_key``."""
         if split is None:  # before anything is asked of the graph
             split = split_of(split_key(raw, loaded))
         name_of = self.graph.name_of
@@ -294,9 +291,6 @@ def hash_share(key: str) -> float:
     seeded = f"0\x1f{key}"  # another seed than 0 would move all questions
     digest = hashlib.sha256(seeded.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
-
-
-# ------ A question that somebody asks.
 
 
 def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:

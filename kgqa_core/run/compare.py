@@ -25,11 +25,11 @@ from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
 from kgqa_core.run import open as opening
-from kgqa_core.run.choosing import chosen_settings
 from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import StageSpec
 from kgqa_core.run.stages.explorer import explorer_key
+from kgqa_core.run.stages.systems import chosen_settings
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.types import CandidateSource
@@ -265,8 +265,7 @@ class Parts:
             self.base = opening.base_content(self.pipeline, role, self.row) or opened[role].model.name
             return self._metered(opened)
         if answerer == "oracle":
-            from kgqa_core.oracle.knowledge import Knowledge
-            from kgqa_core.oracle.oracle import open_oracle
+            from kgqa_core.oracle.oracle import Knowledge, open_oracle
 
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))

@@ -114,7 +114,7 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
     changes = worker(compare, title="compare builds", key=CHANGES, io=False)
     moved = [] if accept else _find_moved(pipeline, changes.artifact, last, now)
     if moved:
-        pipeline.refuse(now)
+        pipeline.note_build("refused", now)
         raise DriftError(
             f"the new build of {pipeline.config.name!r} differs from the last one by more than dataset.drift allows:\n"
             f"{moved_table(moved)}\n"

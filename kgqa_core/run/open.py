@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kgqa_core.explorer.model import EncodeTexts
     from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
     from kgqa_core.lm.calls import Meter
-    from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
@@ -196,10 +195,7 @@ class Player(NamedTuple):
 
 
 def open_players(pipeline: Pipeline, seed: int, roles: Iterable[Role], *, row: str = "") -> dict[Role, Player]:
-    """Open the models that play some roles, in a row of the comparison or else in the run; InputError if unusable.
-
-    Roles that one model plays share it, and adapters of one base share that base.
-    """
+    """Open who plays some roles, of a row or the run: a model, or base, once for all. InputError: unusable."""
     wanted = {role: _role_weights(pipeline, seed, role, row) for role in roles}
     players: dict[Role, Player] = {}
     for first, _ in wanted.values():
@@ -279,8 +275,7 @@ def metered(
     The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
     """
     from kgqa_core.lm.call_store import CallStore
-    from kgqa_core.lm.calls import Meter, Metered
-    from kgqa_core.lm.roles import RoleModels
+    from kgqa_core.lm.calls import Meter, Metered, RoleModels
 
     meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
@@ -299,14 +294,6 @@ def taught(pipeline: Pipeline) -> list[PlanQuestion]:
     plans = pipeline.config.plans
     assert plans is not None
     return read_cases(pipeline.artifact("supervision").folder, "train", plans.supervision, plans.precision_threshold)
-
-
-def known_steps(pipeline: Pipeline) -> list[str]:
-    """Return all steps that a plan may have: both directions of a graph's relations, else those of the training set."""
-    search = plan_graph(pipeline)
-    if search is None:
-        return sorted({step for one in taught(pipeline) for path in one.paths for step in path})
-    return search.graph.steps
 
 
 def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:
@@ -340,28 +327,25 @@ def only_existing(config: RunConfig) -> bool:
 @contextmanager
 def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[OpenedPlanner]:
     """Open one of the run's planners: generator or dense; ``row``: with the model that plans for that row."""
+    search = plan_graph(pipeline)
     if name == "dense":
-        yield OpenedPlanner(_dense(pipeline, seed))
+        from kgqa_core.planners.dense import open_dense, steps_around
+
+        exists = steps_around(path_constraints(search)) if search else None
+        yield OpenedPlanner(open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists))
         return
     from kgqa_core.instructions.plan import GeneratorPlanner, PlanAsker, PlanInstruction, RelationConstraint
     from kgqa_core.instructions.render import read_prompts
 
     space: PathConstraints | RelationConstraint | None = None
-    if search := plan_graph(pipeline):
+    if search:
         space = path_constraints(search) if only_existing(pipeline.config) else None
     else:
-        longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
-        space = RelationConstraint(known_steps(pipeline), max_hops=longest)
+        paths = [path for one in taught(pipeline) for path in one.paths]
+        steps = sorted({step for path in paths for step in path})
+        space = RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
         prompts = PlanInstruction(read_prompts(pipeline.config.prompts))
         asker = PlanAsker(prompts, space, searches=plan_searches(pipeline.config, row))
         yield OpenedPlanner(GeneratorPlanner(model, asker), meter)
-
-
-def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:
-    from kgqa_core.planners.dense import open_dense, steps_around
-
-    search = plan_graph(pipeline)
-    exists = steps_around(path_constraints(search)) if search else None
-    return open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists)

@@ -143,10 +143,7 @@ class Pipeline:
         return [key for key in self.specs if key in wanted]
 
     def make(self, key: str, build: Build | None = None) -> StageOutcome:
-        """Build one stage whose inputs are done, unless it is there, and keep what it recorded beside its files.
-
-        ``build`` stands in for how its kind of stage is built.
-        """
+        """Build a stage whose inputs are done, unless it is there, and keep its record; by ``build``, or as usual."""
         spec, recipe = self.specs[key], self.recipe(key)
         build = build or known_stages()[spec.stage].build
 
@@ -209,12 +206,8 @@ class Pipeline:
         """Note these stages' artifacts as the build that the next one is compared with."""
         note = _fingerprints(artifacts)
         if note != read_note(self._accepted):
-            self._note_build("accepted", artifacts)
+            self.note_build("accepted", artifacts)
             write_note(self._accepted, note)
-
-    def refuse(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Note that these stages' artifacts were not accepted."""
-        self._note_build("refused", artifacts)
 
     def builds(self) -> list[dict[str, Any]]:
         """Return what became of this run's builds, the oldest first.
@@ -229,7 +222,8 @@ class Pipeline:
         first = {"when": None, "what": "accepted", "stages": now, "content": content_of(self.accepted())}
         return lines if known else [first, *lines]  # accepted before there was a list
 
-    def _note_build(self, what: str, build: Mapping[str, Artifact], **more: Any) -> None:
+    def note_build(self, what: str, build: Mapping[str, Artifact], **more: Any) -> None:
+        """Add a line to ``builds``: ``what`` became of these stages' artifacts."""
         line = {"what": what, "stages": _fingerprints(build), "content": content_of(build), **more}
         lines = self.builds()
         if not lines or {**lines[-1], "when": None} != {"when": None, **line}:
@@ -237,10 +231,7 @@ class Pipeline:
             write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
     def last_said(self, content: str) -> tuple[str, str | None]:
-        """Return what was said last of a build of this content, and when: accepted, refused, left, or nothing ("").
-
-        *Left* is a build from which readers were taken back.
-        """
+        """Return what was said last of a build of this content, "", accepted, refused, left (rolled back); and when."""
         about = [line for line in self.builds() if content in (line["content"], line.get("left_content"))]
         if not about:
             return "", None
@@ -269,7 +260,7 @@ class Pipeline:
         if gone := stages.keys() - build.keys():
             raise ArtifactError(f"build {wanted[0]} is not whole any more: {', '.join(sorted(gone))} was deleted")
         about = {"left": now, "left_content": content_of(self.accepted())}
-        self._note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
+        self.note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
         write_json(self._accepted, stages)
         return stages
 

@@ -205,9 +205,6 @@ def describe_choice(asked: Sequence[DevQuestion], alone: dict[str, DevPoint]) ->
     }
 
 
-# ------ The system.
-
-
 @dataclass(frozen=True, slots=True)
 class Ours(System):
     """The best combination found, declared as such."""

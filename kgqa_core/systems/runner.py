@@ -6,7 +6,7 @@ import math
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,14 +17,11 @@ from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.plan import weigh_plans
 from kgqa_core.instructions.reason import ReasonCase
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
-from kgqa_core.lm.roles import RoleModels
+from kgqa_core.lm.calls import Meter, RoleModels
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.schemas import METER
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question, check_ranking
-
-if TYPE_CHECKING:
-    from kgqa_core.lm.calls import Meter
 
 FRAME_TOKENS = 64  # more than any chat template puts around a prompt
 MAX_KEPT_ERROR = 4000  # characters of a traceback, its end

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.evaluation.compare import side_by_side
-from kgqa_core.evaluation.published import paper_datasets, published_beside, read_published
 from kgqa_core.evaluation.runs import group_runs
+from kgqa_core.evaluation.tables import paper_datasets, published_beside, read_published
 from tests.evaluation.made_up import Reply, ask, make_system
 
 TABLES = Path(__file__).parents[2] / "conf" / "papers" / "tables.yaml"

@@ -205,7 +205,7 @@ def test_a_folder_that_holds_no_graph_says_what_to_do(tmp_path: Path, films: Kno
 
 def test_building_needs_neither_torch_nor_dask() -> None:
     code = (
-        "import sys, kgqa_core.graph.build, kgqa_core.graph.kg, kgqa_core.graph.fan_out;"
+        "import sys, kgqa_core.graph.build, kgqa_core.graph.kg;"
         "print([name for name in ('torch', 'transformers', 'dask', 'pandas', 'numba') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,8 +23,8 @@ from kgqa_core.graph.build import BuildLimits
 from kgqa_core.graph.closure import build_from_dump
 from kgqa_core.graph.closure_walk import labels_named
 from kgqa_core.graph.csr import build_csr
-from kgqa_core.graph.diff import triples_per_relation
 from kgqa_core.graph.kg import open_graph
+from kgqa_core.questions.diff import triples_per_relation
 from tests.graph.closure_worlds import World, close, described, key, worlds, write_parts, write_rows
 
 FILMS = World(

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from flows.cli_lint import graph_rows, lint_graph
 from kgqa_core import schemas
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.diff import Change, GraphComparison, compare_graphs
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.diff import Change, GraphComparison, compare_graphs
 
 Triple = tuple[str, str, str]
 
@@ -142,7 +142,7 @@ def assert_differ_as_sets(folder: Path, before: list[Triple], after: list[Triple
 
 @pytest.mark.slow
 def test_many_triples_over_many_pieces_differ_as_sets_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgqa_core.graph.diff.RANGE_EDGES", 257)
+    monkeypatch.setattr("kgqa_core.questions.diff.RANGE_EDGES", 257)
     drawn = np.random.default_rng(7).integers(0, [[311], [11], [211]], (2, 3, 2503)).transpose(0, 2, 1).tolist()
     first, second = ([(f"m.{h}", f"r{r}", f"m.{t}") for h, r, t in rows] for rows in drawn)
     assert_differ_as_sets(tmp_path, first, first[:2207] + second[:503])

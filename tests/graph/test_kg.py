@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.build import build_graph, connect
-from kgqa_core.graph.csr import SortedIndex
+from kgqa_core.graph.csr import SHARED_NAMES, SortedIndex, write_string_indexes
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, read_step, to_labels, to_relations, unsigned, write_step
-from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 from tests.conftest import Start
 
 

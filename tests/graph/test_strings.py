@@ -7,8 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.csr import StringTable
-from kgqa_core.graph.strings import digest_triples, hash_strings, string_buffers
+from kgqa_core.graph.csr import StringTable, digest_triples, hash_strings, string_buffers
 
 Triple = tuple[str, str, str]
 

@@ -10,11 +10,12 @@ import pytest
 
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.instructions.alignment import learn_wordings
-from kgqa_core.instructions.clue_examples import CASES
 from kgqa_core.instructions.examples import Source, make_examples
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction
 from kgqa_core.instructions.types import Example
+
+CASES = ("extract_clues", "map_relations", "map_entities")
 
 
 def make(world: Any, *names: str, questions: Any = None) -> list[Example]:

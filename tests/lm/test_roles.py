@@ -12,9 +12,8 @@ from kgqa_core.config_lm import Budget, Price
 from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
-from kgqa_core.lm.calls import Meter, Metered
+from kgqa_core.lm.calls import ROLE_OF, Meter, Metered, RoleModels
 from kgqa_core.lm.local import open_adapters, open_local
-from kgqa_core.lm.roles import ROLE_OF, RoleModels
 from kgqa_core.lm.types import Decoding, Prompt
 from tests.lm.test_calls import FakeModel
 from tests.lm.tiny_models import make_adapter, make_any

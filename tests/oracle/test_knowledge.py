@@ -12,7 +12,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.instructions.plan import PathConstraints
 from kgqa_core.lm.types import Prompt
-from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
+from kgqa_core.oracle.oracle import Knowledge, Known, clues_of, step_clues
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 

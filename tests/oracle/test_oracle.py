@@ -24,8 +24,7 @@ from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
-from kgqa_core.oracle.knowledge import Knowledge
-from kgqa_core.oracle.oracle import open_oracle
+from kgqa_core.oracle.oracle import Knowledge, open_oracle
 from kgqa_core.oracle.player import Player
 from tests.forty_triples import Forty
 

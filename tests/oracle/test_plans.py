@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
-from kgqa_core.instructions.hard_negatives import wrong_plans
+from kgqa_core.instructions.examples import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives, random_plan
 from kgqa_core.systems.answering import PlanSource

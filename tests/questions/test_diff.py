@@ -11,9 +11,8 @@ import pytest
 
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.diff import Change
 from kgqa_core.graph.input_files import records_table
-from kgqa_core.questions.diff import Build, BuildDiff, compare_builds
+from kgqa_core.questions.diff import Build, BuildDiff, Change, compare_builds
 from kgqa_core.types import Question
 
 

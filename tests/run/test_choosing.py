@@ -21,10 +21,10 @@ from kgqa_core.evaluation.predictions import read_source
 from kgqa_core.explorer.fit import QuestionSet, fit_explorer
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.questions.build import read_questions
-from kgqa_core.run.choosing import CHOICE_FILE, describe_choice
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import systems as stages
+from kgqa_core.run.stages.systems import CHOICE_FILE, describe_choice
 from kgqa_core.systems.tables import CANDIDATES_FILE
 from kgqa_core.tracking import read_record
 from kgqa_core.types import SPLITS

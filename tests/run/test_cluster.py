@@ -23,8 +23,7 @@ from jsonschema import ValidationError, validate
 
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
-from kgqa_core.graph.fan_out import fan_out
-from kgqa_core.run.cluster import open_cluster
+from kgqa_core.run.cluster import fan_out, open_cluster
 from tasks.leftovers import process_started
 from tests.conftest import Start
 

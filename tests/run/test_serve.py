@@ -18,9 +18,17 @@ from typer.testing import CliRunner
 from flows.cli import app
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.errors import ArtifactError, InputError, LinkError
-from kgqa_core.run.ask import Answerer, Asked, open_answerer
+from kgqa_core.run.ask import (
+    Answerer,
+    Asked,
+    ServedCard,
+    open_answerer,
+    open_served,
+    read_card,
+    read_encoder_name,
+    write_served,
+)
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.serve import ServedCard, open_served, read_card, read_encoder_name, write_served
 from kgqa_core.text.encoder import HashEncoder, RememberedEncodings
 
 LOCAL = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.places import RUN, write_places
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.run.ensure import ensure
-from kgqa_core.systems.kaping import Kaping, KapingSection
+from kgqa_core.systems.baselines import Kaping, KapingSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.types import Question
 from tests.conftest import open_run

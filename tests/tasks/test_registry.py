@@ -21,9 +21,8 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.model import CARD, WEIGHTS
-from kgqa_core.run.ask import Answer, open_answerer
+from kgqa_core.run.ask import EXPLORER_FILES, Answer, open_answerer
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
-from kgqa_core.run.serve import EXPLORER_FILES
 from kgqa_core.tracking import read_record, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.registry import load_answerer, point_aliases, register_explorers

@@ -12,8 +12,8 @@ from flows import gated
 from kgqa_core.artifacts import read_artifact, write_json
 from kgqa_core.config import GateSection, RunConfig, TrackingSection
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
+from kgqa_core.run.ask import open_served
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.serve import open_served
 from tasks.release import Release, Releases, champion_of, release_id, releases_of, resolve_start, without_start
 
 MODEL = "kgqa-tiny"

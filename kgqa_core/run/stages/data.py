@@ -34,9 +34,6 @@ DUCKDB_SHARE = 0.6  # of a memory limit: DuckDB's own does not count what Python
 STRICT = {"max_reject_ratio": 0.0}  # of files that we made ourselves
 
 
-# ------ What they are made of.
-
-
 def ground_keys(config: RunConfig) -> tuple[str, ...]:
     """Return the stages of graph and questions, on which all others stand; none where the dataset has no graph."""
     return () if isinstance(config.dataset, base.PlansDataset) else ("graph", *subgraph_keys(config), "questions")

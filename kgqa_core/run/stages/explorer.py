@@ -32,9 +32,6 @@ CHUNK = 4096  # questions that are answered, written and scored together
 SHOWN = ("hits1", "f1", "em", "coverage")
 
 
-# ------ What they are made of.
-
-
 def explorer_key(config: RunConfig, seed: int) -> str:
     """Return the stage of the explorer that a seed's systems use: of that seed, else the first."""
     seeds = config.exploration.seeds

@@ -34,9 +34,6 @@ SCORES_FILE = "scores.json"
 CURVE_EVERY = 20  # steps of the dense planner per point
 
 
-# ------ What they are made of.
-
-
 def _supervision_specs(config: RunConfig) -> Iterator[StageSpec]:
     systems = config.systems
     # An oracle reads the right plans of the questions asked, and so does a hard pool.

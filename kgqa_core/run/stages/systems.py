@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,10 +17,9 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ROLES
-from kgqa_core.config_systems import PLACES, Answerer, system_type
+from kgqa_core.config_systems import PLACES, Answerer, ChooseSection, system_type
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.run.choosing import CHOICE, CHOICE_FILE, FIGURES, chosen_settings, describe_choice, trial_config
-from kgqa_core.run.cluster import MapTasks, open_cluster
+from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
 from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
@@ -31,15 +30,15 @@ from kgqa_core.tracking import Recorder
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
+CHOICE, CHOICE_FILE = "choice", "choice.json"  # the stage of a row's settings, and what it writes
+FIGURES = {"hits1": "hits1", "f1": "f1", "num_questions": "n"}  # of a point, and their names in scores.json
+FIGURES |= {"calls": "calls_per_question", "tokens": "tokens_per_question"}
 # Settings that shape each answer.
 SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens", "answers"}
 WALK_LIMITS = {"edge_budget", "attention_threshold", "evidence_paths"}  # of an explorer that answers
 PARTS = "parts"  # in the journal, with the size of a chunk: files of each one that is done
 SCORES = "scores.json"
 TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
-
-
-# ------ What they are made of.
 
 
 def system_key(row: str, answerer: Answerer, seed: int | None) -> str:
@@ -85,6 +84,16 @@ def _choice_specs(config: RunConfig) -> Iterator[StageSpec]:
             spec = _system_spec(one, system_key(row, answerer, None), row, answerer, _seeds(config)[0])
             tried = {f"settings.{setting}": values for setting, values in grid.items()}
             yield replace(spec, section={**spec.section, **tried}, system=f"choice for {spec.system}")
+
+
+def trial_config(config: RunConfig, row: str, settings: Mapping[str, Any]) -> RunConfig:
+    """Return the run in which a row answers dev questions under some settings, and nothing is chosen."""
+    assert config.systems is not None
+    choose = config.systems.choose
+    asked = {"num_questions": choose.num_questions, "draw": choose.draw, "choose": ChooseSection()}
+    systems = config.systems.with_settings(row, settings).model_copy(update=asked)
+    evaluation = config.evaluation.model_copy(update={"split": "dev"})
+    return config.model_copy(update={"systems": systems, "evaluation": evaluation})
 
 
 def _system_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -145,10 +154,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
 
 
 def _shown_name(section: dict[str, Any]) -> str:
-    """Return what a system is called in tables and MLflow: with who answered for it, where that is not the run's lm.
-
-    The explorer alone must not go under the name of the stages that train and score it.
-    """
+    """Return what tables and MLflow call a system; the explorer alone not as the stages that train and score it."""
     who, row = section.get("answered_by", "lm"), str(section.get("row", section["system"]))
     name = "explorer alone" if row == "explorer" else row
     pool = " on a hard pool" if section["pool"] == "hard" else ""
@@ -200,11 +206,44 @@ def _choose_settings(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     recorder.table("points", "points.parquet")
 
 
+def describe_choice(row: str, points: Sequence[dict[str, Any]], figures: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Return as JSON what was chosen, all points with their figures (percent; per question), and a line for people.
+
+    The best has the highest Hits@1, of equals the highest F1, then the fewest calls; then the grid's order decides.
+    """
+    ranks = [(round(one["hits1"], 9), round(one["f1"], 9), -one["calls"]) for one in figures]  # rounded: sums tie
+    best = ranks.index(max(ranks))
+    others = [*ranks[:best], *ranks[best + 1 :]]
+    (hits1, f1, _), second = ranks[best], max(others)
+    ties = sum(other[:2] == (hits1, f1) for other in others)
+    shown = [{name: "none" if value is None else str(value) for name, value in point.items()} for point in points]
+    told = " and ".join(
+        f"{name} {value} of {', '.join(dict.fromkeys(point[name] for point in shown))}"
+        for name, value in shown[best].items()
+    )
+    told = f"{row}: {told}, chosen on {figures[best]['num_questions']:.0f} dev questions: Hits@1 {hits1:.1f} against"
+    told += f" {second[0]:.1f} of the next, F1 {f1:.1f} against {second[1]:.1f}"
+    told += f"; ties with {ties} of {len(others)} others" if ties else ""
+    rows = [{**point, **one, "chosen": at == best} for at, (point, one) in enumerate(zip(shown, figures, strict=True))]
+    return {"chosen": points[best], "points": rows, "told": told}
+
+
+def chosen_settings(pipeline: Pipeline, spec: StageSpec) -> dict[str, Any]:
+    """Return what was chosen on dev for the row of a system's stage; empty where nothing is."""
+    files = [pipeline.artifact(key).folder / CHOICE_FILE for key in spec.needs if key.startswith(f"{CHOICE}-")]
+    return dict(json.loads(files[0].read_text(encoding="utf-8"))["chosen"]) if files else {}
+
+
 def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.evaluation.compare import side_by_side
-    from kgqa_core.evaluation.published import paper_datasets, published_beside, read_published
     from kgqa_core.evaluation.runs import group_runs, read_system_run
-    from kgqa_core.evaluation.tables import render_side_by_side, side_by_side_document
+    from kgqa_core.evaluation.tables import (
+        paper_datasets,
+        published_beside,
+        read_published,
+        render_side_by_side,
+        side_by_side_document,
+    )
 
     runs = [read_system_run(run.artifact(key).folder / "predictions.parquet") for key in spec.needs]
     found = side_by_side(group_runs(runs))
@@ -284,7 +323,6 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 @contextmanager
 def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> Iterator[MapTasks]:
     """Yield what maps chunks, over a Dask cluster where there are many questions; whoever listens hears of each."""
-    from kgqa_core.graph.fan_out import fan_out
     from kgqa_core.lm.calls import Meter
     from kgqa_core.run.compare import close_bench
 

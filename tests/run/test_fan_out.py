@@ -19,13 +19,12 @@ from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.graph import closure_walk
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.closure import build_from_dump
-from kgqa_core.graph.fan_out import fan_out, name_of
 from kgqa_core.graph.formats import Chunk
 from kgqa_core.graph.input_files import records_table
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs
-from kgqa_core.run.cluster import open_cluster
+from kgqa_core.run.cluster import fan_out, name_of, open_cluster
 from kgqa_core.types import Question
 from tests.graph.closure_worlds import World, write_parts
 from tests.nsm import write_nsm
