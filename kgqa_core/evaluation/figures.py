@@ -98,7 +98,10 @@ def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
 def system_row(
     name: str, runs: Sequence[EvaluatedRun], answerable: Mask | None = None, *, grouped: bool = True
 ) -> ReportRow:
-    """Return the row of one system, the mean of its seeds; if ``grouped``, also by hops and number of answers."""
+    """Return the row of one system: of its one run, or the mean of its seeds; ``answerable``: see ``report_row``.
+
+    Where ``grouped``, it has the figures by hops and by the number of answers too.
+    """
     rows = []
     for run in runs:
         figures_of = partial(system_figures, run)

@@ -102,7 +102,10 @@ def group_by(names: Sequence[str], order: Sequence[str]) -> dict[str, Mask]:
 
 
 def score_predictions(questions: Sequence[Question], predictions: Iterable[Prediction]) -> QuestionScores:
-    """Score a prediction per question, in order; empty ones count 0. InputError: another order, or no ranking."""
+    """Score ``predictions``, one per question and in the order of ``questions``.
+
+    An empty prediction counts 0 in every metric. Raises ``InputError`` as ``check_ranking`` and ``pair_outcome`` do.
+    """
     return score_outcomes([pair_outcome(*pair) for pair in zip(questions, predictions, strict=True)])
 
 

@@ -205,7 +205,10 @@ def relations_around(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> li
 
 
 def links_to(graph: KnowledgeGraph, frontier: Ints, targets: Ints) -> dict[int, list[int]]:
-    """Return the targets one step from ``frontier`` by relation id; all are distinct and ascending."""
+    """Return the targets, ascending, that are one step from ``frontier``, by relation id, ascending.
+
+    It is looked up from whichever side has fewer edges; ``targets`` are distinct and ascending, as ``frontier`` is.
+    """
     ahead, behind = (
         int((graph.edge_ptr[graph.group_ptr[ids + 1]] - graph.edge_ptr[graph.group_ptr[ids]]).sum())
         for ids in (frontier, targets)

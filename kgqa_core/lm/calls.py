@@ -320,6 +320,9 @@ class Metered:
             ]
 
 
+# ------ Several language models as one: each prompt goes to the model that plays the role of its instruction.
+
+
 ROLE_OF: dict[str, Role] = {instruction: role for role, own in ROLES.items() for instruction in own}
 
 

@@ -356,7 +356,10 @@ class Batcher:
     def map(
         self, items: Sequence[Item], lengths: Sequence[int], run: Run[Item, Result], *, width: int = 1
     ) -> list[Result]:
-        """Return ``run``'s result per item, in order, ``width`` rows each; DoesNotFit: not even one item does."""
+        """Return ``run``'s result for each item, in the items' order; longest go first, each becomes ``width`` rows.
+
+        Raises DoesNotFit where memory does not hold a batch of one.
+        """
         order, cells = sorted(range(len(items)), key=lambda row: (-lengths[row], row)), self.cells
         results: dict[int, Result] = {}
         while (start := len(results)) < len(order):

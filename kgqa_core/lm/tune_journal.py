@@ -157,7 +157,10 @@ class Journal(TrainerCallback):
         self._progress(notes.step, self._steps)
 
     def _keep(self, losses: dict[str, float], *, copy: bool) -> None:
-        """Remember an evaluation; copy the weights of the least dev loss, instructions weighed as in training."""
+        """Remember an evaluation; copy the weights where it is the best: the least loss of what is trained, on dev.
+
+        Each instruction counts by its share of the training: the few dev examples of a rare one are noise.
+        """
         notes, total = self.notes, math.fsum(self._shares[name] for name in losses)
         shares = self._shares if total else dict.fromkeys(losses, 1.0)  # dev has nothing of what is trained
         mean = math.fsum(shares[name] * loss for name, loss in losses.items()) / (total or len(losses))

@@ -160,6 +160,9 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(name for name in names if name.strip())) if not body[at:].strip() else None
 
 
+# ------ Lines that bring a subgraph, or paths: NSM and GraftNet, RoG, what another system retrieved.
+
+
 def read_subgraph_lines(file: QuestionFile, line_parser: Callable[[Path], nsm.Parse]) -> Iterator[Placed]:
     """Yield the questions of a file of JSON lines, or of Parquet rows."""
     path, parse = file.path, line_parser(file.path)

@@ -195,7 +195,10 @@ class Player(NamedTuple):
 
 
 def open_players(pipeline: Pipeline, seed: int, roles: Iterable[Role], *, row: str = "") -> dict[Role, Player]:
-    """Open who plays some roles, of a row or the run: a model, or base, once for all. InputError: unusable."""
+    """Open the models that play some roles, in a row of the comparison or else in the run; InputError if unusable.
+
+    Roles that one model plays share it, and adapters of one base share that base.
+    """
     wanted = {role: _role_weights(pipeline, seed, role, row) for role in roles}
     players: dict[Role, Player] = {}
     for first, _ in wanted.values():

@@ -143,7 +143,10 @@ class Pipeline:
         return [key for key in self.specs if key in wanted]
 
     def make(self, key: str, build: Build | None = None) -> StageOutcome:
-        """Build a stage whose inputs are done, unless it is there, and keep its record; by ``build``, or as usual."""
+        """Build one stage whose inputs are done, unless it is there, and keep what it recorded beside its files.
+
+        ``build`` stands in for how its kind of stage is built.
+        """
         spec, recipe = self.specs[key], self.recipe(key)
         build = build or known_stages()[spec.stage].build
 
@@ -231,7 +234,10 @@ class Pipeline:
             write_note(self._builds, {"builds": [*lines, {"when": when, **line}]})
 
     def last_said(self, content: str) -> tuple[str, str | None]:
-        """Return what was said last of a build of this content, "", accepted, refused, left (rolled back); and when."""
+        """Return what was said last of a build of this content, and when: accepted, refused, left, or nothing ("").
+
+        *Left* is a build from which readers were taken back.
+        """
         about = [line for line in self.builds() if content in (line["content"], line.get("left_content"))]
         if not about:
             return "", None

@@ -82,7 +82,10 @@ def write_calls(path: Path, answered: Iterable[Answered]) -> None:
 
 
 def merge_parts(parts: Sequence[Path], path: Path) -> None:
-    """Put files of one schema together, in order, in flat memory: same rows, same bytes. ValueError: no file."""
+    """Put files of one schema together, in order: the same rows give the same bytes, however they were cut.
+
+    At most a part and ``ROWS_AT_ONCE`` rows are in memory. Raises ``ValueError`` without any part.
+    """
     if not parts:
         raise ValueError(f"there is no part to make {path.name} of")
     schema = pq.read_schema(parts[0])

@@ -154,7 +154,10 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
 
 
 def _shown_name(section: dict[str, Any]) -> str:
-    """Return what tables and MLflow call a system; the explorer alone not as the stages that train and score it."""
+    """Return what a system is called in tables and MLflow: with who answered for it, where that is not the run's lm.
+
+    The explorer alone must not go under the name of the stages that train and score it.
+    """
     who, row = section.get("answered_by", "lm"), str(section.get("row", section["system"]))
     name = "explorer alone" if row == "explorer" else row
     pool = " on a hard pool" if section["pool"] == "hard" else ""

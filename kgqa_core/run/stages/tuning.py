@@ -124,6 +124,9 @@ def teaching(config: RunConfig) -> dict[str, Any]:
     return config.plans.model_dump(mode="json", include={"supervision", "precision_threshold"})
 
 
+# ------ What the stages are made of.
+
+
 def _is_tuned(config: RunConfig) -> bool:
     """Say whether the run tunes its model: to plan, or to answer in a system, whoever plans there."""
     if config.lm is None or config.plans is None or config.reasoner is None:
