@@ -52,7 +52,10 @@ else:
 
 
 class RolesSection(Section):
-    """Which language model plays each role. None: the run's own, tuned; untuned where it answers out of its head."""
+    """Which language model plays each role. None: the run's own, tuned; untuned where it answers out of its head.
+
+    So the lift over ``direct`` is what graph and tuning add.
+    """
 
     plan: RoleSection = None
     score: RoleSection = None

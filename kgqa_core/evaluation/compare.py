@@ -259,7 +259,10 @@ class _Tests(dict[tuple[str, str], PairRow]):
 
 
 def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
-    """Compare systems, each row's runs (its seeds) by its name; InputError says how questions or graphs differ."""
+    """Compare systems; ``groups`` holds the runs of each row (its seeds) by name, in order of display.
+
+    Raises ``InputError`` where questions or graphs differ; the message says how.
+    """
     require_comparable([run for runs in groups.values() for run in runs])
     entrants = [
         Entrant(name, tuple(runs), mean_run(name, runs), system_row(name, runs), runs[0].about)
@@ -352,7 +355,10 @@ def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
 
 
 def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
-    """Count who was right where a model could overrule the explorer; of several seeds, over all their questions."""
+    """Count who was right where a model could overrule the explorer; of several seeds, over all their questions.
+
+    The test is over questions, not over their repetitions by other seeds.
+    """
     num_shown = entrant.about.settings.get("num_candidates") if entrant.about else None
     decisions: list[Decision] = []
     gains = np.zeros(len(entrant.mean.asked))  # of a question over all seeds

@@ -201,7 +201,10 @@ def require_file(path: Path, hint: str = "") -> None:
 
 
 def read_source(path: Path) -> Source | None:
-    """Return where predictions come from, None: not told. InputError: no readable Parquet, or its note is damaged."""
+    """Return where the predictions in ``path`` come from; None where the file does not say.
+
+    Raises ``InputError`` when it is no readable Parquet file, or what it says of its system is damaged.
+    """
     with readable(path):
         known = pq.read_schema(path).metadata or {}
     try:

@@ -194,7 +194,10 @@ def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
 
 
 def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
-    """Return the mean over several runs of one system (its seeds), by question; ``picked_right`` becomes a share."""
+    """Return the mean over several runs of one system (its seeds), question by question.
+
+    ``picked_right`` is then a share: of the runs that are right.
+    """
     if len(runs) == 1:
         return replace(runs[0], name=name)
     first = runs[0].scores

@@ -110,7 +110,10 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures
 
 
 def show_figure(figures: Figures, metric: str) -> str:
-    """Return a figure and its 95 % interval as text, ``96.65 [95.8, 97.4]``; without one where all went alike."""
+    """Return a figure and its 95 % interval as text: ``96.65 [95.8, 97.4]``.
+
+    Where all questions went alike there is nothing to draw, and no interval is shown.
+    """
     low, high = (figures.get(name) for name in interval_names(metric))
     bounds = "" if low is None or high is None or low == high else f" [{low:.1f}, {high:.1f}]"
     return f"{figures[metric]:.2f}{bounds}"
@@ -333,7 +336,10 @@ def paper_datasets(name: str, hops: Iterable[str]) -> list[str]:
 def published_beside(
     figures: Sequence[PublishedFigure], datasets: Sequence[str], entrants: Sequence[Entrant]
 ) -> dict[Metric, dict[str, str]]:
-    """Return by metric and row the best published for its system on all of ``datasets``; rows of chance have none."""
+    """Return by metric and row what is published for its system on all of ``datasets``, the best method of it.
+
+    Rows whose language model was chance have none.
+    """
     rows = {
         entrant.name: entrant.about.system
         for entrant in entrants

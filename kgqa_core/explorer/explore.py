@@ -120,7 +120,10 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, batch: Batch, options: ExploreOptions
 ) -> tuple[Inbox, Nodes]:
-    """Walk edges of the groups that enter, merge the nodes reached. RuntimeError: each salt's hash collided."""
+    """Walk the edges of the groups that enter under the budget, and merge the nodes reached.
+
+    Raises ``RuntimeError`` if the hash collided with every salt.
+    """
     first, message = messages.first_group, messages.group_message
     entered, num_edges = kernels.enter_groups(
         (graph.group_ptr, graph.edge_ptr), nodes.entity, (first, message), attention, options.edge_budget

@@ -112,7 +112,10 @@ class Trainer:
         return self.settings.prune_below if self.state.step >= self.settings.prune_after else 0.0
 
     def steps(self) -> Iterator[TrainStep]:
-        """Train in place from ``state`` on; yield after each step. KgqaError: the gradient is not finite any more."""
+        """Train in place, from where ``state`` stands; yield after every step.
+
+        Raises ``KgqaError`` where the gradient is no longer finite: weights trained further would be worthless.
+        """
         while self.share_done < 1:
             epoch, done = divmod(self.state.step, self._epoch_steps)
             for lesson, rows in self._batches(epoch + 1)[done:]:

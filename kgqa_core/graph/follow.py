@@ -25,7 +25,10 @@ LEADS, LEADS_ON = 1, 2  # to an entity that may be entered; to one that can be l
 
 
 def leave(graph: KnowledgeGraph, entities: Ints, relation: int, barred: Ints = NOTHING) -> I64:
-    """Return the distinct entities a step of ``relation`` away from any given, none of ``barred``; all ascending."""
+    """Return the distinct entities, ascending, one step of ``relation`` away from any of ``entities``.
+
+    ``barred``: entities, ascending, that the step may not arrive at; few.
+    """
     return _leave(graph.arrays, as_ids(entities), relation, as_ids(barred))
 
 

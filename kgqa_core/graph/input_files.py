@@ -50,7 +50,10 @@ DAMAGE: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error, c
 
 @contextmanager
 def open_maybe_gzip(file: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
-    """Read an open file through gzip, of any number of members, where it is one; InputError where damage shows."""
+    """Read an open file through gzip, of any number of members, where it is one.
+
+    Raises InputError, wherever that shows, where the gzip is truncated, damaged or none.
+    """
     try:
         yield cast(Any, igzip).IGzipFile(fileobj=file, mode="rb") if is_gzip else file
     except DAMAGE as error:

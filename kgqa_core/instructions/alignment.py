@@ -126,7 +126,10 @@ class Meant:
         return self.known.plans.get(self.masked, {}).get(path, 0.0) + max(fit.score, 0.0)
 
     def best(self, rows: Sequence[TaughtPath]) -> TaughtPath | None:
-        """Return the path that is meant, of equals the first; None where its wording nearly always means others."""
+        """Return the path that is meant, of those that teach, of equals the first.
+
+        None where its wording nearly always means others: then it leads to the answers by chance.
+        """
         found = max(rows, key=lambda row: self.strength(row.path), default=None)
         plans = self.known.plans.get(self.masked)
         is_chance = found is not None and plans is not None and plans.get(found.path, 0.0) < MIN_SHARE

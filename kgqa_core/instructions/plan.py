@@ -325,7 +325,10 @@ class GeneratorPlanner:
 
 
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:
-    """Return a question's beam probabilities, of sum 1 (EPERM Fig. 4); -inf weighs 0, or where all are, alike."""
+    """Return the beam probabilities of one question's plans, normalised over them (EPERM Fig. 4).
+
+    -inf is a plan that weighs nothing, and if all are, all weigh alike.
+    """
     most = max(log_probs, default=-math.inf)
     weights = [math.exp(log_prob - most) if most > -math.inf else 1.0 for log_prob in log_probs]
     total = math.fsum(weights)

@@ -127,7 +127,10 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return write_answers([name for name in case.answers if name not in hidden] or case.answers)
 
     def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
-        """Return a text's distinct answers, or that it abstains; all names of a block mean those only counted, too."""
+        """Return the distinct answers of a text, or that it abstains.
+
+        Whoever answers all names that a block shows means those, too, that it only counts.
+        """
         found = parse_answers(text, case.shown, case.question)
         if isinstance(found, ParseFailure) or self.scored or not self.prompts.templates[self.file].in_blocks:
             return found

@@ -59,7 +59,10 @@ FIGURES = tuple(column.name for column in fields(Usage))
 
 
 class Meter:
-    """The accounts of one evaluation, safe for threads. A second evaluation needs a second: budgets add up."""
+    """The accounts of one evaluation. Safe for threads.
+
+    Budgets add up over everything that a system asks for a question: a second evaluation needs a second meter.
+    """
 
     num_paid = 0  # calls that went to models, by all meters of this process and of what worked for it
 
@@ -122,7 +125,10 @@ class Meter:
 
 
 def is_allowed(constraint: Constraint, text: str) -> bool:
-    """Say whether ``constraint`` lets ``text`` be generated, by any way to read it: pieces may be prefixes."""
+    """Say whether ``text`` is one that ``constraint`` lets be generated.
+
+    Every way to read the text is tried, so constraints whose pieces are prefixes of each other are judged rightly too.
+    """
     ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
     while ends:
         pieces, position = ends.pop()

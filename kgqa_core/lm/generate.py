@@ -48,7 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Full attention's keys and values: the first ``length`` tokens of buffers [B, H, T, D], written in place."""
+    """Full attention's keys and values: the first ``length`` tokens of buffers [B, H, T, D].
+
+    A new token is written in place, where transformers' own layer copies all tokens before it.
+    """
 
     keys: Tensor
     values: Tensor

@@ -35,7 +35,10 @@ class LocalModel:
     def __init__(
         self, loaded: Loaded, name: str, *, batch_size: int | None = None, activate: Callable[[], None] = lambda: None
     ) -> None:
-        """Take what ``load`` gave; ``activate`` puts this model's adapter on a shared base, before each batch."""
+        """Take what ``load`` gave; ``batch_size`` as of ``open_adapters``.
+
+        ``activate`` is called before each batch: it puts this model's adapter on a base that several share.
+        """
         self.name, self.context, self._activate = name, loaded.context, activate
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         told = getattr(loaded.model.generation_config, "eos_token_id", None) or []

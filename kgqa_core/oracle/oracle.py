@@ -60,7 +60,10 @@ class Knowledge:
     """What is known of many questions; worked out when one is asked about."""
 
     def __init__(self, search: SearchGraph, questions: Sequence[Question], plans: Plans) -> None:
-        """Take all questions that may be asked, which the oracle's name tells, and the gold plans of some."""
+        """Take all questions that may be asked, as what is known of them is part of the oracle's name.
+
+        ``plans``: the gold plans; a question that is not among them has none.
+        """
         self.search = search
         self._plans = plans
         self._questions = {question.id: question for question in questions}

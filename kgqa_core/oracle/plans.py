@@ -104,7 +104,10 @@ class FixedCandidates:
 def find_hard_negatives(
     graph: KnowledgeGraph, space: PathConstraints, questions: Sequence[Question], gold_plans: PlansOf, *, seed: int = 0
 ) -> dict[str, tuple[LabelPath, ...]]:
-    """Return each question's first gold plan, if any, and two wrong ones, shuffled; draws go by seed and id."""
+    """Return the first gold plan of every question that has one, and two wrong plans of ``space``, shuffled.
+
+    Of equally hard ones a seed decides that follows from the question's id.
+    """
     found = {}
     for question in questions:
         chance = random.Random(seed_of("pool", seed, question.id))

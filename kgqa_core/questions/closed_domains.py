@@ -126,7 +126,10 @@ def chain_file(path: Path) -> list[Path]:
 
 
 def list_metaqa(folder: Path, hops: Sequence[int] | None) -> list[QuestionFile]:
-    """Return a MetaQA folder's files, all hops if none are named; InputError: folder, hop or file is missing."""
+    """Return the files of a MetaQA folder, all hops found where none are named.
+
+    Raises InputError where the folder, a hop or a file is missing.
+    """
     found = sorted(int(entry.name.removesuffix("-hop")) for entry in folder.glob("[0-9]-hop"))
     missing = [hop for hop in hops or () if hop not in found]
     if not found or missing:
@@ -180,7 +183,10 @@ def read_wc2014(file: QuestionFile) -> Iterator[Placed]:
 
 
 def list_wc2014(path: Path, hops: Sequence[int] | None) -> list[QuestionFile]:
-    """Return a folder's files, all hops if none are named, or one file; InputError: folder or hop is missing."""
+    """Return the files of a folder, all hops found where none are named; or ``path`` itself where it is a file.
+
+    Raises InputError where the folder or a hop is missing.
+    """
     if path.is_file():
         return [QuestionFile(path)]
     found = sorted(path.glob("[0-9]-hop.txt"))

@@ -63,7 +63,10 @@ class Names:
 def find_answerable(
     questions: Sequence[Question], graph: KnowledgeGraph, *, subgraphs: Subgraphs | None = None
 ) -> NDArray[np.bool_]:
-    """Return which questions [B] have an answer in a triple of their graph; a claim without answers counts."""
+    """Return which questions [B] have an answer in a triple of the graph, or of their subgraph.
+
+    True/false questions of which only the claim is known count as answerable.
+    """
     explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     has_triple = np.diff(explored.group_ptr) > 0
     return np.array([not _is_counted(one) or has_triple[list(one.answers)].any() for one in asked], dtype=bool)
@@ -77,7 +80,10 @@ def gold_hops(
     reenter_topic: bool,
     subgraphs: Subgraphs | None = None,
 ) -> list[Hops]:
-    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``."""
+    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
+
+    Questions that share their topics share one search.
+    """
     explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(asked):

@@ -77,7 +77,10 @@ class GraphComparison:
     new_ends: Bools = field(repr=False)  # [M] is it an end of a triple that came?
 
     def near_change(self, hops: int) -> tuple[Bools, Bools]:
-        """Return which entities [N], [M] are less than ``hops`` steps from an end of a triple that is gone, or came."""
+        """Return the entities [N] and [M] whose ``hops``-hop neighbourhood lost, or got, a triple.
+
+        That neighbourhood holds the triples of which an end is less than ``hops`` steps away.
+        """
         return _spread(self.old, self.old_ends, hops - 1), _spread(self.new, self.new_ends, hops - 1)
 
 
@@ -156,7 +159,10 @@ def _changed_triples(
 
 
 def name_coverage(folder: Path) -> float | None:
-    """Return the percentage of entities, literals aside, with a name in the wanted language; None: none was given."""
+    """Return the percentage of entities with a name in the wanted language; None where no names were given.
+
+    Literals are names themselves, and do not count.
+    """
     facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     kinds = facts.get("kinds") or {}
     num_nodes = sum(kinds.values()) - kinds.get("literal", 0)

@@ -193,7 +193,10 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
 
 
 def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iterator[tuple[int, str, Parsed | Fault]]:
-    """Yield (line number, line, what it says) of lines that are not blank; InputError: missing, packed, UTF-16."""
+    """Yield (line number, line, what it says) for each line of a question file that is not blank.
+
+    Raises InputError where the file is missing, packed, or in UTF-16.
+    """
     try:
         file = path.open("rb")  # or a pipe
     except OSError:

@@ -226,7 +226,10 @@ class Eperm(System):
     # The finder: plans followed in the part hop by hop, the S best entities of each plan and hop kept.
 
     def _find(self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft) -> Rounds:
-        """Return weighted evidence paths along ``plans``, best first; out of calls, the lighter go unscored."""
+        """Return the weighted evidence paths along ``plans`` in ``part``, best first.
+
+        Where calls run out, the entities of the lighter plans go unscored first.
+        """
         trails, num_unasked = self._trails(question, plans, part), 0
         while walking := [one for one in trails if len(one.scores) < len(one.relations) and len(one.layers[-1])]:
             asks: list[tuple[tuple[int, tuple[int, ...]], Ask[Any]]] = []

@@ -176,7 +176,10 @@ class DualrSection(EtdSection):
 
 @dataclass(frozen=True, slots=True)
 class Etd(System):
-    """Candidates, probabilities and evidence chains in one prompt, ties by entity id; an unreadable answer is none."""
+    """Candidates, their probabilities and evidence chains in one prompt.
+
+    Tied candidates are shown in order of entity id. An answer that cannot be read is none at all.
+    """
 
     search: SearchGraph
     prompts: Prompts

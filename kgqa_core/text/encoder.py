@@ -106,7 +106,10 @@ class EncodingCache:
         self.folder = folder / f"{slug}-{hash_text(encoder_name)[:16]}"  # the hash keeps apart what the slug merges
 
     def read(self, texts: Sequence[str], *, dim: int) -> dict[str, np.ndarray]:
-        """Return text -> float32 [dim] of what the cache holds; damaged parts do not (EncodingCacheWarning)."""
+        """Return text -> float32 [dim] for those of ``texts`` that the cache holds.
+
+        A damaged part is skipped with an EncodingCacheWarning; what it held counts as missing.
+        """
         wanted = {hash_text(text): text for text in texts}
         found: dict[str, np.ndarray] = {}
         for path in sorted(self.folder.glob("part-*.parquet")):
@@ -118,7 +121,10 @@ class EncodingCache:
         return found
 
     def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Add an immutable part of ``vectors`` [len(texts), D], twice without harm; ArtifactError: not writable."""
+        """Add one immutable part with ``vectors`` [len(texts), D]; writing the same content twice is harmless.
+
+        Raises ArtifactError when the folder cannot be written (no space, no permission).
+        """
         rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
         keys = [hash_text(text) for text in texts]
         buffer = pa.BufferOutputStream()

@@ -86,7 +86,10 @@ def batches_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
 
 
 class FolderEncoder:
-    """A transformers folder with mean pooling and unit rows, loaded by the first ``encode`` that has a text."""
+    """A transformers folder with mean pooling and unit rows; ``local_encoder`` and ``minilm_encoder`` make them.
+
+    The weights are loaded by the first ``encode`` that has a text.
+    """
 
     def __init__(
         self, dim: int, find_folder: Callable[[], Path], identify: Callable[[], str], pooling: Pooling = "last"
@@ -183,12 +186,18 @@ def content_files(folder: Path) -> list[Path]:
 
 
 def minilm_encoder(folder: Path | None = None) -> FolderEncoder:
-    """Return all-MiniLM-L6-v2 of ``folder``, or of the installed package; the first ``encode`` checks its weights."""
+    """Return all-MiniLM-L6-v2 out of ``folder``, or of the installed package; the first ``encode`` checks its weights.
+
+    The hash in its name is the one that is checked.
+    """
     return FolderEncoder(DIM, lambda: checked_minilm(folder), lambda: f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}")
 
 
 def checked_minilm(folder: Path | None = None, package: str = PACKAGE) -> Path:
-    """Return MiniLM's folder, by default in ``package``; ArtifactError: missing, or not the published weights."""
+    """Return the folder of MiniLM, by default inside the installed ``package``.
+
+    Raises ArtifactError when the package is not installed, or the weights are missing or not the published ones.
+    """
     if folder is None:
         try:
             files = metadata.distribution(package).files or []
@@ -217,7 +226,10 @@ class SplitEncoder:
     """
 
     def __init__(self, folder: Path | None, *, frozen_layers: int, max_tokens: int) -> None:
-        """Load the model in ``folder``, None: MiniLM. InputError: no such encoder, or too few layers."""
+        """Load the model in ``folder``; None: MiniLM out of its package.
+
+        Raises InputError where it is no such encoder, or has fewer layers than ``frozen_layers``.
+        """
         folder = folder or checked_minilm()
         self._tokenizer, model = load_backbone(folder)
         layers = getattr(getattr(model, "encoder", None), "layer", None)
