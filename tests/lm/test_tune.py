@@ -106,6 +106,7 @@ def test_full_tuning_leaves_an_ordinary_model_folder(llama: Path, instructions: 
     assert str(llama.parent) not in (report.folder / "config.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divided", [{"micro_batch": 2}, {"micro_batch": 1, "gradient_checkpointing": True}])
 def test_how_a_step_is_divided_changes_nothing_but_rounding(
     divided: dict[str, object], qwen2: Path, instructions: Path, tmp_path: Path
@@ -119,6 +120,7 @@ def test_how_a_step_is_divided_changes_nothing_but_rounding(
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulated", [{}, {"micro_batch": 4}])
 def test_a_pass_that_the_memory_does_not_hold_is_read_in_parts(
     accumulated: dict[str, Any], qwen2: Path, instructions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

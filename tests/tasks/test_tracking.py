@@ -239,6 +239,7 @@ def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_no
     assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
 
 
+@pytest.mark.slow
 def test_a_system_trained_in_one_run_and_judged_in_the_next_is_one_run(home: Path) -> None:
     pipeline = Pipeline(home)
     assert told(publish(home, a_run(1), [pipeline.explorer(1)])).created == (TRAINED[1],)
