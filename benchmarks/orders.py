@@ -33,7 +33,7 @@ def run(home: Path, size: int = FULL) -> None:
     """Ask the shipped adapter about each kind of pool."""
     lines = ["| row | " + " | ".join(SHAPES) + " |", "|---|" + "---|" * len(SHAPES)]
     settings: dict[str, dict[str, Any]] = {f"orders {n}": {"orders": n} for n in ORDERS}
-    settings |= {f"{name}, whole ways": {**one, "whole_ways": True} for name, one in settings.items()}
+    settings |= {f"{name} whole ways": {**one, "whole_ways": True} for name, one in settings.items()}
     settings["all ends"] = {"reasoning": "none"}
     rows: dict[str, list[str]] = {name: [] for name in settings}
     for name, shape in SHAPES.items():
