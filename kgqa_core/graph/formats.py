@@ -241,8 +241,7 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
     if is_header and number > 1:
         raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
     if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([fields for *_, fields in lines]):
-        cure = "Say which fields to read in dataset.graph: columns: [1, 2, 3]"
-        raise InputError(f"graph file: {path.name}:{number} ends in an empty column: {shorten(first)}. {cure}")
+        raise InputError(f"graph file: {path.name}:{number}: an empty last column: give it columns: [1, 2, 3]")
     places = _places(path, layout.columns, names) if layout.columns else plain
     return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
 
