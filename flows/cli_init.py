@@ -201,7 +201,7 @@ def header_of(path: Path, form: str) -> dict[str, Any]:
 
     Empty where the first line is a triple, or as the format expects.
     """
-    from kgqa_core.graph.formats import TRIPLE_COLUMNS, first_fields, guess_columns, open_parquet
+    from kgqa_core.graph.formats import TRIPLE_COLUMNS, ends_empty, first_fields, guess_columns, open_parquet
 
     found: dict[str, Any] = {}
     if form == "parquet":
@@ -218,7 +218,7 @@ def header_of(path: Path, form: str) -> dict[str, Any]:
     names = lines[0] if lines else []
     places = guess_columns(names)
     if places is None or names == list(TRIPLE_COLUMNS):
-        return found
+        return found | ({"columns": [1, 2, 3]} if ends_empty(lines) else {})
     both = [[re.sub(r"\d+", "0", name) for name in line] for line in lines[:2]]
     if any("0" in one and one == other for one, other in zip(both[0], both[-1], strict=False)) and len(both) > 1:
         return found | {"header": False}  # "Node 1" above "Node 7" is no header
@@ -228,9 +228,9 @@ def header_of(path: Path, form: str) -> dict[str, Any]:
 
 def _num_alike(lines: Sequence[Sequence[str]]) -> int:
     """Return how many lines have as many fields as the first, where that may be a triple or a header."""
-    from kgqa_core.graph.formats import guess_columns
+    from kgqa_core.graph.formats import ends_empty, guess_columns
 
-    is_one = lines and (len(lines[0]) == 3 or guess_columns(lines[0]))
+    is_one = lines and (len(lines[0]) == 3 or guess_columns(lines[0]) or ends_empty(lines))
     return sum(len(line) == len(lines[0]) for line in lines) if is_one else 0
 
 

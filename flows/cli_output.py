@@ -38,6 +38,11 @@ def plain(text: str) -> str:
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def num_questions(num: int) -> str:
+    """Return how many questions there are, for a heading."""
+    return f"{num:,} question{'s' * (num != 1)}"
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print a line of text."""
     typer.echo(plain(text), err=err)
@@ -74,7 +79,7 @@ def print_scores(figures: Mapping[str, Any]) -> None:
     rows = [
         (name, show_figure(strict, name) if name in strict else "", show_percent(published.get(name))) for name in names
     ]
-    title = f"{figures['n']} questions, {PERCENT}, [95 % interval]"
+    title = f"{num_questions(figures['n'])}, {PERCENT}, [95 % interval]"
     print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
     if unknown := figures["no_ground_truth"]:
         say(f"! {unknown:,} of {figures['n']:,} questions have no ground truth: they count as wrong in all figures")
@@ -216,7 +221,7 @@ def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
 
     systems = {system: figures, **figures.get("controls", {})}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]
-    title = f"{figures['n']:,} questions in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
+    title = f"{num_questions(figures['n'])} in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
     print_table(title, ("system", *COLUMNS.values()), rows, figures_from=1)
 
 

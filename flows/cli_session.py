@@ -8,17 +8,18 @@ import functools
 import io
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec
 
 import typer
 
-from kgqa_core.errors import ArtifactError, KgqaError, is_out_of_memory, shorten
+from kgqa_core.errors import ArtifactError, KgqaError, is_out_of_memory, nearest, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +34,9 @@ INTERRUPTED = 130
 PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
 REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
+# SERVICES: we set that one for our own processes. SERVICE_, PORT: Kubernetes sets them where a service is called kgqa.
+VARIABLE = re.compile(r"KGQA_(?!SERVICES$|SERVICE_|PORT)(.+)")
+VARIABLES = ("DATA", "HOME", "HOST", "LOGS", "MLFLOW_PORT", "POLL_SECONDS", "PREFECT_PORT", "SERVE_PORT", "WEBHOOK")
 MANY = 1000  # parts from which on a rate is shown, too
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
@@ -68,17 +72,23 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
             raise typer.Exit(INTERRUPTED) from None
         # Outside, where the error is gone and holds no arrays of its frames: what is imported here needs memory.
-        from flows.cli_output import say
-        from tasks.logs import JsonLines
-        from tasks.mlflow_store import mask
-
-        said = f"error: {mask(message)}"
-        if os.environ.get("KGQA_LOGS") == "json":
-            said = JsonLines().format(logging.LogRecord(__name__, logging.ERROR, "", 0, message, None, None))
-        say(said, err=True)
+        _tell("error", message)
         raise typer.Exit(code)
 
     return guarded
+
+
+def _tell(kind: Literal["error", "warning"], message: str) -> None:
+    """Write a message to standard error: a line of text, or of JSON."""
+    from flows.cli_output import say
+    from tasks.logs import JsonLines
+    from tasks.mlflow_store import mask
+
+    said = f"{kind}: {mask(message)}"
+    if os.environ.get("KGQA_LOGS") == "json":
+        level = logging.getLevelNamesMapping()[kind.upper()]
+        said = JsonLines().format(logging.LogRecord(__name__, level, "", 0, message, None, None))
+    say(said, err=True)
 
 
 def _as_ours(problem: Exception) -> KgqaError:
@@ -208,3 +218,7 @@ def prepare_environment() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Prefect logs every failure as a traceback; ours end in a message, others in Python's own traceback.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    for name in sorted(os.environ):
+        found = VARIABLE.fullmatch(name)  # one like none of ours may be a model's key
+        if found and found[1] not in VARIABLES and (near := nearest(found[1], VARIABLES)):
+            _tell("warning", f"nothing reads the environment variable {name}; did you mean KGQA_{near[0]}?")

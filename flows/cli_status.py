@@ -95,6 +95,8 @@ def show_home(as_json: bool) -> None:
     ]
     print_table("Changes of the last build", ("run", "triples", "entities", "questions"), moved)
     sizes = [f"{name} {_size(size)}" for name, size in found["disk"].items() if size >= MB / 10 and name != "free"]
+    for problem in found["problems"]:
+        say(f"Problem:   {problem}")
     typer.echo(f"Disk:      {', '.join(sizes) or 'less than 0.1 MB'}; free {_size(found['disk']['free'])}")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
-from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows
+from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows, num_questions
 from flows.report import MOST_SINGLE, Beside, build, packed
 from flows.result_tables import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
 from kgqa_core.artifacts import read_artifact
@@ -126,7 +126,7 @@ def explorer_overview(evaluated: Evaluated) -> dict[str, Any]:
     cells = sorted((cell[:-1] for rows in read for cell in report_cells(rows)), key=lambda cell: scopes.index(cell[0]))
     answers = sorted((cell for rows in read for cell in answer_cells(rows)), key=lambda c: ANSWER_BUCKETS.index(c[0]))
     if cells:
-        title = f"{every[0].overall['n']:,.0f} questions, {PERCENT}, [95 % interval]"
+        title = f"{num_questions(round(every[0].overall['n']))}, {PERCENT}, [95 % interval]"
         tables.append(_table(title, HEADER[:-1], cells, 2))
     if answers:
         tables.append(_table("By the number of answers", ANSWER_HEADER, answers, 2))

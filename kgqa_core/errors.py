@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+NEAR = 0.65  # of 1: how alike names are of which one may be meant; "limit" and "split" are 0.6
 MAX_SHOWN = 200  # characters of a user's value that an error message repeats
 
 
@@ -77,12 +78,14 @@ def shorten(value: object, limit: int = MAX_SHOWN) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def nearest(value: str, legal: Iterable[str], count: int = 1, *, cutoff: float = 0.5) -> list[str]:
+def nearest(value: str, legal: Iterable[str], count: int = 1, *, cutoff: float = NEAR) -> list[str]:
     """Return up to ``count`` members of ``legal`` that look most like ``value``, by ``cutoff`` or more, best first."""
     return get_close_matches(value, list(legal), n=count, cutoff=cutoff)
 
 
-def did_you_mean(given: object, legal: Iterable[str], show: Callable[[str], str] = repr, *, cutoff: float = 0.5) -> str:
+def did_you_mean(
+    given: object, legal: Iterable[str], show: Callable[[str], str] = repr, *, cutoff: float = NEAR
+) -> str:
     """Return a hint at the legal value nearest to ``given``, as ``show`` writes it; empty where none is near."""
     near = nearest(str(given), legal, cutoff=cutoff)
     return f"; did you mean {show(near[0])}?" if near else ""

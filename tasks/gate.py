@@ -54,18 +54,21 @@ class Judgement:
     outcome: StageOutcome
     faults: tuple[str, ...]  # why it is refused; empty where it may take the champion's place
     markdown: str
+    has_champion: bool  # was it compared with one?
 
     @classmethod
     def of(cls, outcome: StageOutcome) -> Judgement:
         """Read a verdict."""
         folder = outcome.artifact.folder
-        faults = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))["faults"]
-        return cls(outcome, tuple(faults), (folder / REPORT).read_text(encoding="utf-8"))
+        found = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+        markdown = (folder / REPORT).read_text(encoding="utf-8")
+        return cls(outcome, tuple(found["faults"]), markdown, found["champion"] is not None)
 
     @property
     def reason(self) -> str:
         """Why, in a line."""
-        return "; ".join(self.faults) or "no worse than the champion; a fresh process loads it and answers in time"
+        compared = "no worse than the champion" if self.has_champion else "no champion yet"
+        return "; ".join(self.faults) or f"{compared}; a fresh process loads it and answers in time"
 
 
 class CarriedRun(Pipeline):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.artifacts import read_note
+from kgqa_core.errors import ArtifactError
 from tasks.garbage import runs_at_work
 from tasks.outbox import killed, read_ended, refused, waiting
 from tasks.release import Releases, champion_of
@@ -20,7 +21,7 @@ FOLDERS = ("artifacts", "releases", "cache", "mlflow", "prefect", "outbox", "run
 
 def overview(home: Path) -> dict[str, Any]:
     """Return everything, as ``kgqa status --json`` prints it."""
-    services = read_services(home)
+    services, problems = read_services(home), list[str]()
     return {
         "home": str(home),
         "services": {name: healthy(services, name) for name in services.names} if services else {},
@@ -31,16 +32,21 @@ def overview(home: Path) -> dict[str, Any]:
             "waiting": [note.run.name for note in waiting(home)],
             "refused": [note.run.name for note in refused(home)],
         },
-        "champions": list(champions(home)),
+        "champions": list(champions(home, problems)),
         "drift": list(drift(home)),
         "disk": disk(home),
+        "problems": problems,
     }
 
 
-def champions(home: Path) -> Iterator[dict[str, Any]]:
-    """Yield the champion of each model, since when, and the last decision about it."""
+def champions(home: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the champion of each model, since when, and the last decision; ``problems`` gets what is damaged."""
     for folder in sorted((home / "releases").glob("*")):
-        moves = Releases(home, folder.name).moves()
+        try:
+            moves = Releases(home, folder.name).moves()
+        except ArtifactError as problem:
+            problems.append(str(problem))
+            continue
         champion = champion_of(moves)
         since = next((move.when for move in reversed(moves) if move.kind != "refused"), None)
         last = moves[-1] if moves else None

@@ -10,6 +10,7 @@ import http.client
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,8 +22,8 @@ from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from kgqa_core.artifacts import exclusive_lock
-from kgqa_core.errors import KgqaError
+from kgqa_core.artifacts import DISK_CURE, exclusive_lock
+from kgqa_core.errors import ArtifactError, KgqaError
 from tasks.leftovers import end_leftovers, forget_process, past_proxies, running_server, write_process_record
 from tasks.mlflow_store import absolute_places
 
@@ -31,6 +32,7 @@ STOP_SECONDS = 10.0
 DRAIN_SECONDS = 30.0  # moments, but on a busy machine
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 15
+DISK_BYTES = 8 * 2**20  # a fresh database takes 5 MB: with less the disk is full
 # What Prefect says of a server that cannot be used.
 NO_SERVER = re.compile("Failed to reach API|Found incompatible versions|Client error '401|Server error '5")
 
@@ -81,7 +83,9 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
         for folder in (home / "run", home / "prefect"):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise KgqaError(f"Cannot write to the home folder {str(home)!r}: {problem}. Set KGQA_HOME to one.") from problem
+        raise ArtifactError(
+            f"Cannot write to the home folder {str(home)!r}: {problem}. Set KGQA_HOME to one."
+        ) from problem
     quiet = {name: os.environ.get(name, value) for name, value in CLIENT_SETTINGS.items()}
     quiet |= absolute_places()
     ours = None if os.environ.get("PREFECT_API_URL") else running_server(home, "prefect")
@@ -99,22 +103,32 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
                 f"Is there disk space left in {home}? Finished stages are kept, and the same command goes on from there"
             )
             try:
-                with _named(url, cure):
+                with _named(url, cure, home):
                     yield url
             finally:
                 _send_what_is_queued()
 
 
 @contextmanager
-def _named(server: str, cure: str) -> Iterator[None]:
-    """Raise KgqaError where Prefect raises that its server cannot be used: one that is away, or whose disk is full."""
+def _named(server: str, cure: str, home: Path | None = None) -> Iterator[None]:
+    """Raise KgqaError where Prefect raises that its server cannot be used: one that is away, or whose disk is full.
+
+    ``home`` holds the server's database, where it is ours.
+    """
     try:
         yield
     except Exception as problem:
         said = str(problem).partition(" - ")[0]
         if isinstance(problem, KgqaError) or not NO_SERVER.match(said):
             raise
-        raise KgqaError(f"the Prefect server {server} cannot be used: {said}. {cure}") from None
+        raise _unusable(f"the Prefect server {server} cannot be used: {said}. ", cure, home) from None
+
+
+def _unusable(said: str, cure: str, home: Path | None) -> KgqaError:
+    """Return the error for a server that cannot be used: a full disk has an exit code of its own."""
+    if home and (free := shutil.disk_usage(home).free) < DISK_BYTES:
+        return ArtifactError(f"{said}{DISK_CURE.format(free=free // 2**20)}, then run again: finished stages are kept")
+    return KgqaError(f"{said}{cure}")
 
 
 @contextmanager
@@ -178,14 +192,12 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, 
     ended = process.poll() is not None
     what = f"ended with code {process.returncode}" if ended else f"did not answer within {timeout:.0f} s"
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:])
-    cure = "Is there disk space left?"
+    cure, home = "Is there disk space left?", log.parents[1]
     if re.search("not a database|malformed|disk image", tail):
-        file = log.parents[1] / "prefect" / "prefect.db"
+        file = home / "prefect" / "prefect.db"
         cure = f"Prefect's database {str(file)!r} is damaged. Move it away: only the list of past runs is lost."
-    raise KgqaError(
-        f"The temporary Prefect server {what}. The end of its log, {str(log)!r}:\n{tail or '(empty)'}\n"
-        f"{cure} A server of your own is used where PREFECT_API_URL is set."
-    )
+    said = f"The temporary Prefect server {what}. The end of its log, {str(log)!r}:\n{tail or '(empty)'}\n"
+    raise _unusable(said, f"{cure} A server of your own is used where PREFECT_API_URL is set.", home)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

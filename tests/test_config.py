@@ -173,6 +173,8 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "cluster.memory_limit=lots", r"cluster.memory_limit = 'lots': must be a number with a unit"),
         (EMBEDDED, "trakcing={}", r"unknown key 'trakcing' \(value {}\); legal keys: cluster, dataset,.*'tracking'\?"),
         (EMBEDDED, "explorer.nope=3", r"unknown key 'explorer.nope' \(value 3\); legal keys: [a-z_, ]*$"),
+        (EMBEDDED, "nope=3", r"unknown key 'nope' \(value 3\); legal keys: [a-z_, ]*$"),
+        (EMBEDDED, "evaluation.limit=3", r"unknown key 'evaluation.limit' \(value 3\); legal keys: [a-z_, ]*$"),
         (EMBEDDED, "explorer.beam=3", r"unknown key 'explorer.beam' .*did you mean 'lm.beams'"),
         (EMBEDDED, "explorer.epoch=8", r"unknown key 'explorer.epoch' \(value 8\).*did you mean 'epochs'"),
         (EMBEDDED, "dataset.sed=3", r"'dataset.sed' \(value 3\); legal keys: name, reenter_topic, seed, source;"),

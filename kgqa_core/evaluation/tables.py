@@ -215,7 +215,8 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
     ]
     who_header = ("system", "answered by", "topics", "Hits@1", "F1")
     match_header = ("system", "EM", *MATCH_COLUMNS, *(BESIDE[metric] for metric in others))
-    legend = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
+    asked = f"{found.num_questions} question{'s' * (found.num_questions != 1)}"
+    legend = f"{asked}, {LEGEND}; cost per question; lift over {DIRECT}"
     tables = [
         TextTable(legend, (*who_header, *MAIN, "lift", *(BESIDE[metric] for metric in first)), main, 3),
         TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", match_header, matches),

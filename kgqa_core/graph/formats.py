@@ -222,7 +222,12 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
 def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str, ...], layout: Layout) -> Fields:
     """Return where a file of lines has its columns; InputError where nobody can tell whether its first line is one."""
     separator = layout.delimiter or separator
-    number, first, names = next(iter(first_fields(path, separator, quotes)), (0, "", []))
+    lines = first_fields(path, separator, quotes, most=2)
+    number, first, names = next(iter(lines), (0, "", []))
+    rows = [list(map(str.strip, _split(row, separator, quotes) or [])) for row in first.split("\r")]
+    if sum(len(row) >= len(columns) and all(row) for row in rows) > 1:
+        cure = f"Give them line feeds: tr '\\r' '\\n' < {path.name} > new.txt"
+        raise InputError(f"{path}: its lines end in carriage returns alone. {cure}")
     plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
     told = names == list(columns) or str in map(type, layout.columns)
     is_header = told if layout.header is None else layout.header
@@ -235,6 +240,8 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
         )
     if is_header and number > 1:
         raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
+    if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([fields for *_, fields in lines]):
+        raise InputError(f"graph file: {path.name}:{number}: an empty last column: give it columns: [1, 2, 3]")
     places = _places(path, layout.columns, names) if layout.columns else plain
     return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
 
@@ -256,6 +263,11 @@ def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:
     for known in HEADER_WORDS:
         places += [place for place, word in enumerate(words) if word in known and place not in places][:1]
     return tuple(places) if len(places) == len(HEADER_WORDS) else None
+
+
+def ends_empty(lines: Sequence[Sequence[str]]) -> bool:
+    """Say whether each line holds a triple and, behind a last separator, nothing."""
+    return bool(lines) and all([bool(field.strip()) for field in line] == [True, True, True, False] for line in lines)
 
 
 def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -246,7 +246,7 @@ def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | F
         if isinstance(read, JsonQuestion) and read.topic:
             if read.topics:
                 return Fault("topic and topics are both given")
-            read.topics.append(read.topic)
+            read = replace(read, topics=[read.topic])
         return read if isinstance(read, Fault) else make(read, number)
 
     return parse
@@ -337,18 +337,18 @@ def _json_items(text: str, key: str | None) -> Iterator[str]:
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, extra="ignore"))
 class JsonQuestion:
-    """One line. Unknown keys are ignored: people keep notes in such files."""
+    """One line; null is as if left out. Unknown keys are ignored: people keep notes in such files."""
 
     question: Annotated[str, Field(min_length=1, pattern=r"\S")]
-    answers: list[Text] = Field(default_factory=list)  # labels or names
-    topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
-    topic: Text | None = None  # the same, of one; ``parser_of`` adds it to them
+    answers: list[Text] | None = None  # labels or names
+    topics: list[Text] | None = None  # labels or names; none: linked by name
+    topic: Text | None = None  # the same, of one; ``parser_of`` makes it that list
     id: Text | None = None
     hops: Annotated[int, Field(ge=1, le=99)] | None = None
     chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
     claim: Text | None = None
     verdict: bool | None = None
-    made: bool = False  # by kgqa make-questions
+    made: bool | None = None  # by kgqa make-questions
 
 
 def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
@@ -364,8 +364,8 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
         return RawQuestion(
             id=read.id or f"{file.split or file.path.stem}-{number}",
             text=read.question,
-            answers=tuple(read.answers),
-            topics=tuple(read.topics),
+            answers=tuple(read.answers or ()),
+            topics=tuple(read.topics or ()),
             hops=read.hops or (len(read.chain) if read.chain else None),
             chain=tuple(read.chain) if read.chain else None,
             claim=read.claim,
@@ -382,7 +382,7 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     """
 
     def make(read: JsonQuestion, number: int) -> RawQuestion:
-        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), tuple(read.topics))
+        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), tuple(read.topics or ()))
 
     parse_json = parser_of(JsonQuestion, make)
 

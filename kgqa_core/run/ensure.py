@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kgqa_core.artifacts import Artifact, Recipe, hash_json, write_json
 from kgqa_core.config_base import FileDataset
-from kgqa_core.errors import DriftError
+from kgqa_core.errors import DriftError, InputError
 from kgqa_core.run.pipeline import Pipeline, StageOutcome, content_of
 from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import Recorder, write_record
@@ -28,6 +28,7 @@ VERSION = 2  # raised whenever the same builds would give other tables
 DOCUMENT, RELATIONS, QUESTIONS = "changes.json", "relations.parquet", "questions.parquet"
 COMPARED = ("graph", "subgraphs", "questions")
 NEEDED = {"graph", "questions"}
+ASKING = {"evaluation": "score", "system": "answer"}  # stage -> what it does with each question of its split
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
@@ -52,13 +53,26 @@ def ensure(
 
     Graph and questions are compared with the last accepted build before anything is made of them. Where more changed
     than the configuration allows, DriftError is raised; ``accept`` goes on all the same. Returns all stages in order,
-    and the comparison of the builds where something changed.
+    and the comparison of the builds where something changed. InputError: a stage of ``goals`` would ask no question.
     """
     stages = known_stages()
     data = [key for key, spec in pipeline.specs.items() if stages[spec.stage].is_data]
     rest = [key for key in pipeline.needed_for(goals) if key not in data]
     outcomes = _make_all(pipeline, data, worker)
-    return [*outcomes, *_guard(pipeline, outcomes, accept, worker), *_make_all(pipeline, rest, worker)]
+    outcomes += _guard(pipeline, outcomes, accept, worker)
+    _require_asked(pipeline, rest)
+    return [*outcomes, *_make_all(pipeline, rest, worker)]
+
+
+def _require_asked(pipeline: Pipeline, keys: Iterable[str]) -> None:
+    """Raise InputError where a stage would find no question in the evaluation split: said before hours of training."""
+    import pyarrow.parquet as pq
+
+    verbs = [ASKING[kind] for key in keys if (kind := pipeline.specs[key].stage) in ASKING]
+    if verbs and "questions" in pipeline.specs:
+        split, path = pipeline.config.evaluation.split, pipeline.artifact("questions").folder / "questions.parquet"
+        if split not in pq.read_table(path, columns=["split"])["split"].unique().to_pylist():
+            raise InputError(f"there are no {split} questions to {verbs[0]}; set evaluation.split, or add some")
 
 
 def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[StageOutcome]:

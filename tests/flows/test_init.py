@@ -235,6 +235,15 @@ def test_a_csv_with_semicolons_is_read(files: Path) -> None:
     assert (graph.format, graph.delimiter, graph.header) == ("csv", ";", True)
 
 
+def test_a_csv_with_an_empty_column_behind_the_last_separator_is_read(files: Path) -> None:
+    (files / "triples.csv").write_text("".join(line.replace("\t", ";") + ";\n" for line in TRIPLES), encoding="utf-8")
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples.csv", "questions.jsonl")
+    assert done.exit_code == 0, done.stderr
+    graph = read_config(files / "my.yaml").dataset.graph
+    assert (graph.format, graph.delimiter, graph.columns, graph.header) == ("csv", ";", (1, 2, 3), None)
+
+
 def test_files_that_are_read_past_are_named_and_nothing_is_scored_on_a_split_without_questions(files: Path) -> None:
     (files / "questions").mkdir()
     for name, people in (("train", range(12)), ("Test", range(12, 16))):

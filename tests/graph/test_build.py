@@ -194,6 +194,16 @@ def test_a_graph_without_a_triple_is_refused(tmp_path: Path, data: bytes) -> Non
         build(tmp_path / "g", [], more=data)
 
 
+@pytest.mark.parametrize("format", ["tsv", "csv"])
+@pytest.mark.parametrize("header", ["", "head,relation,tail\r"])
+def test_lines_that_end_in_carriage_returns_alone_are_named(tmp_path: Path, format: str, header: str) -> None:
+    text = f"{header}a,r,b\rc,r,d\r"
+    path = tmp_path / "old"
+    path.write_bytes(text.replace(",", "\t" if format == "tsv" else ",").encode())
+    with pytest.raises(InputError, match=r"old: its lines end in carriage returns alone.*tr '\\r' '\\n'"):
+        build_graph(path, format=format, out_dir=tmp_path / "g")
+
+
 def test_a_folder_that_holds_no_graph_says_what_to_do(tmp_path: Path, films: KnowledgeGraph) -> None:
     with pytest.raises(ArtifactError, match="Build it again: kgqa build"):
         open_graph(tmp_path / "nothing")

@@ -235,6 +235,16 @@ def test_a_line_with_all_fields(load: Callable[..., Question], films: KnowledgeG
             {"question": "Which films came out in 1958?", "topics": [1958], "answers": ["f2"]},
             {"topics": ["1958"], "masked": "Which films came out in [topic]?"},
         ),
+        # null is as if left out, of the two fields that are lists, too
+        (
+            {"question": "Who directed Vertigo?", "answers": ["p1"], "id": None, "topics": None, "chain": None},
+            {"id": "test-1", "topics": ["f2"]},
+        ),
+        (
+            {"question": "Was Vertigo by Grace Kelly?", "answers": None, "claim": "p2", "verdict": False, "made": None},
+            {"answers": [], "verdict": False},
+        ),
+        ({"question": "Who made it?", "topic": "Vertigo", "topics": None, "answers": ["p1"]}, {"topics": ["f2"]}),
         # one topic may stand alone, as in a file that is asked
         ({"question": "Who made it?", "topic": "Vertigo", "answers": ["p1"]}, {"topics": ["f2"]}),
         # several topics are all masked
@@ -270,6 +280,7 @@ def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, 
         ({"question": "", "answers": ["f1"]}, "field question: String should have at least 1 character"),
         ({"question": " ", "topics": ["f1"], "answers": ["f2"]}, r"field question: String should match pattern '\S'"),
         ({"question": "Vertigo?"}, "no answers given"),
+        ({"question": "Vertigo?", "answers": None}, "no answers given"),
         ({"question": "Vertigo?", "answers": "f1"}, "field answers: Input should be a valid array"),
         ({"question": "Vertigo?", "answers": [None]}, "field answers: Input should be a valid string"),
         (

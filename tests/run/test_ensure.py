@@ -15,7 +15,7 @@ from flows.cli_output import CHANGES_TITLE, change_rows
 from flows.report_about import data_tables
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_file import read_config
-from kgqa_core.errors import DriftError
+from kgqa_core.errors import DriftError, InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
@@ -88,6 +88,23 @@ def edit(conf: Path, name: str, old: str, new: str) -> None:
 def changed(summary: RunSummary) -> Any:
     assert summary.changes is not None
     return summary.changes
+
+
+# What cannot be asked
+
+
+@pytest.mark.parametrize(("goals", "verb"), [(("explorer", "evaluation"), "score"), (("system",), "answer")])
+def test_a_run_without_questions_to_score_says_so_before_it_trains(
+    towns: Path, goals: tuple[str, ...], verb: str
+) -> None:
+    compared = "systems={run: [direct], answered_by: [oracle]}"
+    pipeline = Pipeline(read_config(towns, ["evaluation.split=dev", compared]))
+    keys = [key for key, spec in pipeline.specs.items() if spec.stage in goals]
+    with pytest.raises(InputError, match=f"there are no dev questions to {verb}; set evaluation.split, or add some"):
+        ensure(pipeline, keys)
+    made = [pipeline.find(key) is not None for key in ("questions", "encodings", "explorer-seed0")]
+    assert made == [True, False, False]
+    assert [outcome.key for outcome in ensure(pipeline, ["encodings"])][-1] == "encodings"  # which asks nothing
 
 
 # What is shown

@@ -65,6 +65,22 @@ def test_a_home_at_a_glance(own_home: Path) -> None:
     assert overview(own_home)["runs"]["last"][-1]["status"] == "KILLED"
 
 
+def test_a_damaged_list_of_moves_is_named_and_the_rest_shown(own_home: Path) -> None:
+    Releases(own_home, "kgqa-a").move("promoted", "r1", "better")
+    damaged = own_home / "releases" / "kgqa-b" / "moves.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{", encoding="utf-8")
+    shown = CliRunner().invoke(app, ["status"])
+    assert shown.exit_code == 0, shown.stderr
+    assert "r1" in shown.stdout
+    assert "Disk:" in shown.stdout
+    assert f"{damaged} is damaged" in " ".join(shown.stdout.split())
+    found = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+    assert [(one["model"], one["champion"]) for one in found["champions"]] == [("kgqa-a", "r1")]
+    (problem,) = found["problems"]
+    assert problem.startswith(f"{damaged} is damaged")
+
+
 def write_json_at(path: Path, value: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, value)

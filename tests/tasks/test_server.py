@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from kgqa_core.errors import KgqaError
+from kgqa_core.errors import ArtifactError, KgqaError
 from tasks.leftovers import process_started
 from tasks.runtime import pipeline_task, quick_imports, write_results_artifact
 from tasks.server import prefect_server
@@ -183,9 +184,18 @@ def test_a_server_whose_disk_is_full_is_named(home: Path) -> None:
         raise ZeroDivisionError
 
 
+def test_a_server_that_cannot_start_on_a_full_disk_is_the_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    full = r"(?s)temporary Prefect server.*The disk is full \(1 MiB free now\)"
+    with pytest.raises(ArtifactError, match=full), prefect_server(tmp_path, timeout=0.3):
+        pytest.fail("no server is that fast")
+
+
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(KgqaError, match="Set KGQA_HOME"), prefect_server(tmp_path / "home"):
+    with pytest.raises(ArtifactError, match="Set KGQA_HOME"), prefect_server(tmp_path / "home"):
         pytest.fail("there is no home")
 
 

@@ -301,5 +301,5 @@ STAGES = (
     Stage("topics", 3, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 9, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 4, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
-    Stage("questions", 9, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+    Stage("questions", 10, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )
