@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -156,7 +157,9 @@ class Handler(BaseHTTPRequestHandler):
         elif kind in LEAKS:  # what came in the header stands in the reply
             self._send(LEAKS[kind][0], LEAKS[kind][1].replace("KEY", self.script.key).encode())
         elif kind == "packed twice":  # 1 kB that unpacks to 256 MB
-            self._send(200, PACKED_TWICE, encoding="gzip, gzip")
+            packer = zlib.compressobj(1, wbits=31)
+            once = b"".join([packer.compress(bytes(2**20)) for _ in range(256)]) + packer.flush()
+            self._send(200, gzip.compress(once), encoding="gzip, gzip")
         elif kind == "half":
             self._send(200, good[: len(good) // 2])
         elif kind == "silence":
@@ -224,7 +227,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
 
-PACKED_TWICE = gzip.compress(gzip.compress(b" " * 2**20) * 256)
 CONTENTS: dict[str, object] = {
     "null": None,
     "list": [1, 2],
