@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,13 @@ from tasks.release import CHAMPION, Release, Releases, champion_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLL_SECONDS = 1.0  # between two looks at who is champion
 RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
 MAX_ROWS = 1000  # of a request
+MAX_BODY = 8 * 2**20  # bytes of a request
+HERE = ("127.0.0.1", "localhost")  # names of this machine for itself
 _log = logging.getLogger(__name__)
 
 
@@ -105,10 +109,38 @@ class ChampionServer:
                 time.sleep(RETRY_SECONDS)
 
 
-def make_app(server: ChampionServer) -> FastAPI:
-    """Return the web application: ``/invocations`` answers, ``/health`` says which release does."""
+class BoundedBody:
+    """Refuses a body of more than ``MAX_BODY`` bytes as it comes: FastAPI would read all of it into memory."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        from fastapi import HTTPException
+
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MAX_BODY:
+                raise HTTPException(413, f"a request has {MAX_BODY} bytes at most")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def make_app(server: ChampionServer, hosts: Sequence[str] = ("*",)) -> FastAPI:
+    """Return the web application: ``/invocations`` answers, ``/health`` says which release does.
+
+    ``hosts``: names by which it may be asked. A page elsewhere may have a name of its own lead here (DNS rebinding).
+    """
     from fastapi import FastAPI
-    from fastapi.responses import Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse, Response
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     async def health() -> dict[str, str]:  # of no thread: those may all wait for answers
         return {"status": "ok", "release": server.now.release.id}
@@ -118,9 +150,16 @@ def make_app(server: ChampionServer) -> FastAPI:
         reply = json.dumps({"predictions": now.answer(asked.inputs)})  # ASCII, as a question may be no UTF-8
         return Response(reply, headers={"X-Kgqa-Release": now.release.id}, media_type="application/json")
 
+    async def refuse(_: Any, problem: Exception) -> Response:  # without the input: it may be large, or no JSON (NaN)
+        told = problem.errors() if isinstance(problem, RequestValidationError) else ()
+        return JSONResponse({"detail": [{key: one[key] for key in ("type", "loc", "msg")} for one in told]}, 422)
+
     app = FastAPI(title="kgqa", docs_url=None, redoc_url=None)  # its pages would load scripts from elsewhere
     app.add_api_route("/health", health)
     app.add_api_route("/invocations", invocations, methods=["POST"])
+    app.add_exception_handler(RequestValidationError, refuse)
+    app.add_middleware(BoundedBody)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return app
 
 
@@ -131,4 +170,5 @@ def serve(releases: Releases, *, host: str, port: int) -> None:
     server = ChampionServer(releases)
     threading.Thread(target=server.keep_looking, daemon=True).start()
     _log.info("release %s answers on http://%s:%d/invocations", server.now.release.id, host, port)
-    uvicorn.run(make_app(server), host=host, port=port, log_level="warning")
+    hosts = HERE if host in HERE else ("*",)
+    uvicorn.run(make_app(server, hosts), host=host, port=port, log_level="warning")

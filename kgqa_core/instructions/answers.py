@@ -16,6 +16,8 @@ from kgqa_core.instructions.types import ParseFailure, failure
 ABSTENTION = "I do not know"
 MAX_NAME = 300  # characters; a longer line is prose, not a name
 MAX_LINES = 2000  # of an answer that are read
+MAX_TEXT = 100_000  # characters of a text that are read
+MAX_HEADINGS = 20  # of a text that are tried, from its end
 MOST_JOINED = 5  # parts between commas, or "and", that one name has beside others on its line
 
 _ABSTAINED = re.compile(
@@ -98,7 +100,7 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     found: list[str] = []
     prose: list[str] = []
     abstained = False
-    for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
+    for line in text[:MAX_TEXT].split("\n", MAX_LINES)[:MAX_LINES]:
         bare, _, note = without_stop(line).rpartition(" (")
         noted = _read(bare) if note.endswith(")") else []  # "Adgar Collin (director)"
         named_so = [name if name in known else shown.get(normalise_name(name), name) for name in noted]
@@ -262,8 +264,8 @@ def parse_explained(text: str, known: Iterable[str] = (), question: str | None =
     """
     if not text.strip():
         return failure("empty text", text)
-    known = tuple(known)
-    for heading in reversed(list(_HEADING.finditer(text))):
+    known, text = tuple(known), text[-MAX_TEXT:]
+    for heading in reversed(list(_HEADING.finditer(text))[-MAX_HEADINGS:]):
         answers = parse_answers(text[heading.start() :], known, question)  # its first line is read without the heading
         if isinstance(answers, Answers):
             return Explained(text[: heading.start()].strip(), answers)

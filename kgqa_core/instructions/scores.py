@@ -59,7 +59,8 @@ _NUMBER = re.compile(r"(?<![\w.])(0,\d\d?|\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:
 _BEGINS = re.compile(r"\W*(?:score\W*)?(?!\d+[:.)\]](?!\d))" + _NUMBER.pattern, re.IGNORECASE)  # nor an ordinal
 _ASSIGN = " = "
 _ORDINAL = re.compile(r"\W*(\d{1,4})\s*[:.)\]]\s*")
-_TAGGED = re.compile(r"<choice>(.*?)</choice>.*?<score>(.*?)</score>", re.IGNORECASE | re.DOTALL)
+# Atomic: a reply of nothing but tags must not be tried in all its parts.
+_TAGGED = re.compile(r"<choice>(?>(.*?)</choice>)(?>.*?<score>)(.*?)</score>", re.IGNORECASE | re.DOTALL)
 _AFTER_NAME = " \t=:,(|→*-"
 
 

@@ -26,6 +26,7 @@ from kgqa_core.lm.endpoint_http import Reply, Server, dig, whole
 from kgqa_core.lm.types import GREEDY, Answer, Decoding, EndpointLmSection, Generation, Prompt
 
 MAX_COUNTS = 100_000  # prompts whose number of tokens is remembered
+MAX_CHOICES = 10_000  # of a reply that are read
 DEFAULT_CONTEXT = 4096  # tokens, where nobody says: what Ollama gives
 _log = logging.getLogger(__name__)
 
@@ -328,7 +329,7 @@ def read_completion(content: object, stop: Sequence[str] = ()) -> tuple[list[Gen
     choices = dig(content, "choices")
     if not isinstance(choices, list) or not choices:
         return None
-    ordered = sorted(choices, key=lambda choice: whole(dig(choice, "index")) or 0)
+    ordered = sorted(choices[:MAX_CHOICES], key=lambda choice: whole(dig(choice, "index")) or 0)
     given, num = whole(dig(content, "usage", "completion_tokens")), len(ordered)
     shares = [None if given is None else given // num + (place < given % num) for place in range(num)]
     texts = [_read_choice(choice, share, stop) for choice, share in zip(ordered, shares, strict=True)]

@@ -24,6 +24,7 @@ from kgqa_core.errors import ConfigError, EndpointError, shorten
 from kgqa_core.lm.types import EndpointLmSection, Problem
 
 MAX_BYTES = 64 * 2**20  # of a reply; no answer is that long
+MAX_SAID = 10_000  # characters of an error that are looked at
 MAX_WARNINGS = 20  # different messages of one server that are logged
 TOO_LONG = re.compile(
     r"context.{0,20}(length|size|window)|maximum.{0,20}(context|tokens|length)|(prompt|input|messages?).{0,40}too long"
@@ -139,6 +140,8 @@ class Server:
                 client.stream(method, url, content=content, headers={"Content-Type": "application/json"}) as response,
             ):
                 begun = True
+                if "," in response.headers.get("content-encoding", ""):  # packed twice, a few kB unpack to gigabytes
+                    return Reply("bad_response", message="a reply that is packed more than once")
                 async for part in response.aiter_bytes():
                     raw += part
                     if len(raw) > MAX_BYTES:
@@ -180,7 +183,7 @@ class Server:
                 f"{url} is not the address of an OpenAI-compatible API: {message} {target}. Set lm.url to one that "
                 "ends in /v1"
             )
-        if status == 413 or (status in (400, 422, 500) and TOO_LONG.search(f"{said} {code}")):
+        if status == 413 or (status in (400, 422, 500) and TOO_LONG.search(f"{said[:MAX_SAID]} {code[:MAX_SAID]}")):
             return Reply("too_long", content, message, status)
         if status in RETRIED:
             problem: Problem = "rate_limit" if status == 429 else "timeout" if status in (408, 504) else "bad_response"

@@ -47,7 +47,8 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    where = {"gguf_file": file.name, "local_files_only": True}
+    # Else it asks whether to run the code that a tokenizer_config.json beside the file names.
+    where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     # transformers reads the file three times (tokenizer, configuration, weights), and lists the names of all tensors
     # for each module of the model: together half of the time.
     once: dict[str, Any] = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}

@@ -239,11 +239,12 @@ def test_a_file_read_at_once_is_read_as_line_by_line(rows: list[Row], end: str) 
     assume(b"\0" not in data[:16])  # which looks like UTF-16
     for line in data.decode().split("\n"):  # of too many fields some are refused, with their cause
         assume(line.count("|") < 3 or ("\r" not in line and line.rpartition("|")[2].strip()))
+    written = data.replace(b"\n", b"\r\n") if end == "\r\n" else data
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kb"
-        path.write_bytes(data.replace(b"\n", b"\r\n") if end == "\r\n" else data)
+        path.write_bytes(written)
         found, rejects = parse(path, "wikimovies")
-        wanted = slow_parse(b"\n".join(line.removesuffix(b"\r") for line in data.split(b"\n")))
+        wanted = slow_parse(b"\n".join(line.removesuffix(b"\r") for line in written.split(b"\n")))
         assert (found, rejects) == wanted
 
 

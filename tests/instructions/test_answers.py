@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -238,3 +239,11 @@ def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> N
     dawn, snake = world.id_of("Dawn"), world.id_of("Snake")
     matched = match_answers(["dawn", "SNAKE", "nobody"], {dawn: "Dawn"}, world.search)
     assert (matched.entities, matched.unsupported, matched.unmatched) == ((dawn, snake), (snake,), ("nobody",))
+
+
+@pytest.mark.parametrize("reply", ["Answer:\n" * 2_500, "Dawn " * 200_000, "A.1." * 250_000, '"a",' * 250_000])
+def test_a_reply_that_says_one_thing_for_ever_is_read_at_once(reply: str) -> None:
+    begun = time.monotonic()
+    parse_explained(reply, SHOWN, QUESTION)
+    parse_answers(reply, SHOWN, QUESTION)
+    assert time.monotonic() - begun < 5

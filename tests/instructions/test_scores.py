@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -154,3 +156,13 @@ def test_pairs_are_found_in_what_models_really_write(text: str, pairs: tuple[tup
 
 def test_prose_maps_nothing_and_is_a_failure() -> None:
     assert parse_mappings("I like books.", CLUES, OPTIONS) == ParseFailure("no mapping", "I like books.")
+
+
+def test_a_reply_of_nothing_but_tags_is_read_at_once() -> None:
+    begun = time.monotonic()
+    assert isinstance(parse_scores("<choice></choice>" * 1_200, ["a"], countdown=True), ParseFailure)
+    assert time.monotonic() - begun < 3
+    both = parse_scores(
+        "<choice>b</choice> as <score>0.5</score>, <CHOICE>a</CHOICE><score>1</score>", ["a", "b"], countdown=True
+    )
+    assert both == Scores(((1, 0.5), (0, 1.0)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import struct
 import threading
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -154,6 +156,10 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, b"<!DOCTYPE html><html><body>Bad gateway</body></html>")
         elif kind in LEAKS:  # what came in the header stands in the reply
             self._send(LEAKS[kind][0], LEAKS[kind][1].replace("KEY", self.script.key).encode())
+        elif kind == "packed twice":  # 1 kB that unpacks to 256 MB
+            packer = zlib.compressobj(1, wbits=31)
+            once = b"".join([packer.compress(bytes(2**20)) for _ in range(256)]) + packer.flush()
+            self._send(200, gzip.compress(once), encoding="gzip, gzip")
         elif kind == "half":
             self._send(200, good[: len(good) // 2])
         elif kind == "silence":
@@ -209,10 +215,12 @@ class Handler(BaseHTTPRequestHandler):
     def _reply(self, status: int, content: object) -> None:
         self._send(status, json.dumps(content).encode())
 
-    def _send(self, status: int, raw: bytes, size: int | None = None) -> None:
+    def _send(self, status: int, raw: bytes, size: int | None = None, encoding: str = "") -> None:
         """Send ``raw`` as a body that says that it has ``size`` bytes."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(raw) if size is None else size))
+        if encoding:
+            self.send_header("Content-Encoding", encoding)
         if status in (429, 503) and self.script.retry_after:
             self.send_header("Retry-After", self.script.retry_after)
         self.end_headers()
@@ -258,6 +266,7 @@ LEAKS: dict[str, tuple[int, str]] = {
     "leaks text": (200, '{"choices": [{"message": {"content": "your key is KEY"}}]}'),
 }
 REFUSALS: dict[str, tuple[int, object]] = {
+    "long error": (400, {"error": {"message": "exceed" * 2_000_000}}),
     "too long": (400, {"error": {"message": "This model's maximum context length is 211 tokens. You requested 999"}}),
     "too long (llama.cpp)": (
         400,

@@ -1,5 +1,7 @@
 """No reply of a server, whatever it holds, breaks those who read it; what a server tells beside texts."""
 
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -76,3 +78,27 @@ def test_a_server_that_refuses_to_count_tokens_is_asked_for_texts_all_the_same(
 def test_tokens_are_counted_as_the_prompt_is_sent(server: Script, opened: Open) -> None:
     settings = {"chat_template_kwargs": {"enable_thinking": False}}
     assert opened(extra=settings).count_tokens([Prompt("two words")]) == [2 + 7 + 5]
+
+
+def test_a_small_reply_that_unpacks_to_far_more_takes_no_memory(server: Script, opened: Open) -> None:
+    server.behaviours.append("packed twice")
+    tracemalloc.start()
+    try:
+        ((reply,),) = opened(attempts=1).generate([Prompt("a question")])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert reply.problem == "bad_response" and peak < 100 * 10**6
+
+
+def test_a_reply_of_a_great_many_choices_is_read_at_once() -> None:
+    begun = time.monotonic()
+    read = read_completion({"choices": [{"text": "a"}] * 500_000})
+    assert read and read[0][0].text == "a" and time.monotonic() - begun < 2
+
+
+def test_a_long_error_is_judged_at_once(server: Script, opened: Open) -> None:
+    server.behaviours.append("long error")
+    begun = time.monotonic()
+    ((reply,),) = opened(attempts=1).generate([Prompt("a question")])
+    assert reply.problem == "refused" and time.monotonic() - begun < 2

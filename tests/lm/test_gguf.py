@@ -103,6 +103,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> No
     assert not (tmp_path / "folder").exists()
 
 
+def test_code_beside_a_file_is_not_run_whoever_would_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_gguf(tmp_path / "model.gguf")
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Theirs: pass\n", encoding="utf-8")
+    named = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named), encoding="utf-8")
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(InputError, match="cannot be read as a GGUF model"):
+        write_folder(tmp_path / "model.gguf", tmp_path / "made")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_packaged_model_that_is_missing_or_another_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

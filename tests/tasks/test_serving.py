@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.release import Release, Releases
-from tasks.serving import ChampionServer, Row, make_app, open_release
+from tasks.serving import HERE, ChampionServer, Row, make_app, open_release
 from tests.conftest import PROJECT, TINY_RUN
 from tests.processes import free_port, serving
 
@@ -132,6 +133,40 @@ def test_the_health_is_told_while_more_requests_wait_than_there_are_threads() ->
             free.set()
         assert health.json() == {"status": "ok", "release": "r1"}
         assert {one.result().status_code for one in waiting} == {200}
+
+
+def hostile_client(**options: Any) -> TestClient:
+    """Return a client of a server that answers nothing."""
+    now = SimpleNamespace(release=SimpleNamespace(id="r1"), answer=lambda rows: [])
+    app = make_app(cast("ChampionServer", SimpleNamespace(now=now)), **options)
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def test_a_body_that_does_not_end_is_refused_before_it_is_read_whole() -> None:
+    def body() -> Iterator[bytes]:
+        for _ in range(64):
+            yield b" " * 2**20
+
+    reply = hostile_client().post("/invocations", content=body(), headers={"Content-Type": "application/json"})
+    assert (reply.status_code, reply.json()) == (413, {"detail": "a request has 8388608 bytes at most"})
+    assert hostile_client().post("/invocations", json={"inputs": [{"question": "q" * 10**6}]}).status_code == 200
+
+
+@pytest.mark.parametrize("sent", ["NaN", r'"\ud800"', "[" + "[1]," * 400_000 + "1]"])
+def test_a_body_that_is_refused_is_not_repeated(sent: str) -> None:
+    begun = time.monotonic()
+    kind = {"Content-Type": "application/json"}
+    reply = hostile_client().post("/invocations", content=f'{{"inputs": {sent}}}', headers=kind)
+    assert reply.status_code == 422 and reply.json()["detail"][0]["loc"][:2] == ["body", "inputs"]
+    assert len(reply.content) < 1000 and time.monotonic() - begun < 3
+
+
+def test_a_page_elsewhere_whose_name_leads_here_gets_no_answer() -> None:
+    client = hostile_client(hosts=HERE)
+    asked = {"json": {"inputs": []}}
+    assert client.post("/invocations", headers={"Host": "elsewhere.example:8000"}, **asked).status_code == 400
+    for host in ("127.0.0.1:8000", "localhost"):
+        assert client.post("/invocations", headers={"Host": host}, **asked).status_code == 200
 
 
 def test_a_note_of_moves_that_stays_damaged_is_not_logged_every_second(
