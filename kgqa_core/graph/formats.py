@@ -33,6 +33,7 @@ from kgqa_core.graph.input_files import (
     column_texts,
     end_line,
     open_maybe_gzip,
+    read_slice,
     records_table,
     require_text,
     texts_table,
@@ -181,14 +182,6 @@ def listed_part(part: Path) -> Path:
 
 
 # ------ Lines.
-
-
-def read_slice(path: Path, start: int, end: int) -> bytes:
-    """Return some bytes of a file, but for the byte order mark that it may begin with."""
-    with path.open("rb") as file:
-        file.seek(start)
-        data = file.read(end - start)
-    return data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data
 
 
 def split_lines(data: bytes) -> tuple[list[str], bool]:

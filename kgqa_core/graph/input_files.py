@@ -89,6 +89,14 @@ def require_text(start: bytes, path: Path) -> None:
         raise InputError(f"{path} is {name}. Repack it as plain UTF-8, or check its format and suffix.")
 
 
+def read_slice(path: Path, start: int, end: int) -> bytes:
+    """Return some bytes of a file, but for the byte order mark that it may begin with."""
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(end - start)
+    return data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data
+
+
 def read_text(path: Path) -> str:
     """Return the text of a file, but for the byte order mark that it may begin with; InputError: it is not UTF-8."""
     content = path.read_bytes()
