@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from tasks.release import CHAMPION, Release, Releases, champion_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLL_SECONDS = 1.0  # between two looks at who is champion
 RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
@@ -112,16 +111,16 @@ class ChampionServer:
 class BoundedBody:
     """Refuses a body of more than ``MAX_BODY`` bytes as it comes: FastAPI would read all of it into memory."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
         """Pass a request on."""
         from fastapi import HTTPException
 
         size = 0
 
-        async def counted() -> Message:
+        async def counted() -> dict[str, Any]:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
@@ -139,8 +138,8 @@ def make_app(server: ChampionServer, hosts: Sequence[str] = ("*",)) -> FastAPI:
     """
     from fastapi import FastAPI
     from fastapi.exceptions import RequestValidationError
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
     from fastapi.responses import JSONResponse, Response
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     async def health() -> dict[str, str]:  # of no thread: those may all wait for answers
         return {"status": "ok", "release": server.now.release.id}
