@@ -95,7 +95,7 @@ def topics_of(pipeline: Pipeline, question_id: str) -> list[int]:
     table = pq.read_table(pipeline.artifact("questions").folder / "questions.parquet", columns=["id", "topics"])
     ids = table["id"].to_pylist()
     if question_id not in ids:
-        near = nearest(question_id, ids, 3)
+        near = nearest(question_id, ids, 3, cutoff=0.5)  # ids are short
         hint = f" The nearest ids: {', '.join(map(repr, near))}." if near else f" Ids look like {ids[0]!r}."
         raise LinkError(f"there is no question {shorten(question_id)} in this run.{hint}", near)
     return list(table["topics"][ids.index(question_id)].as_py())

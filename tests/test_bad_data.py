@@ -45,7 +45,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("cut-letter.tsv", b"a\tr\tb\nc\tr\t\xc3", {"not UTF-8": 1}),
     ("joined.tsv", b"a\tr\tb\n" + MARK + b"c\tr\td\n", {"byte order mark inside the file": 1}),
     ("two-marks.tsv", MARK * 2 + b"a\tr\tb\n", {"byte order mark inside the file": 1}),
-    ("old-mac.tsv", b"a\tr\tb\rc\tr\td\r", {"truncated last line": 1}),
+    ("old-mac.tsv", b"a\tr\tb\rc\tr\td\r", "carriage returns alone"),
     ("html.tsv", b"<html>\n<body>\n", {"wrong number of fields": 2}),
     ("json.tsv", b'{"a": 1}\n', {"wrong number of fields": 1}),
     ("nul.tsv", b"\0\0\0\n", {"wrong number of fields": 1}),
