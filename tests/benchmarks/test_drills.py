@@ -51,6 +51,7 @@ def test_of_two_runs_at_once_both_have_to_end_well(tmp_path: Path, starts: Start
         drills.two_at_once(tmp_path / "badly", "", 0)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_before_its_kill_is_no_quick_run(tmp_path: Path, starts: Starts) -> None:
     run = "import time; time.sleep(1)"
     starts([run, "raise SystemExit(1)", *[run] * 4])

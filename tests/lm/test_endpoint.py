@@ -133,6 +133,7 @@ def test_answers_follow_the_prompts_and_no_more_than_so_many_are_asked_at_a_time
     assert server.most_in_flight == 3
 
 
+@pytest.mark.slow
 def test_answers_stream_as_they_come(server: Script, opened: Open) -> None:
     server.always["slow one"] = "drip"
     endpoint = opened(concurrency=2, attempts=1, total_timeout=1.0)
@@ -218,7 +219,7 @@ LOST: dict[str, Problem] = {
 }
 
 
-@pytest.mark.parametrize("kind", LOST)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in LOST])
 def test_a_prompt_that_gets_nothing_says_why_and_the_others_go_on(server: Script, opened: Open, kind: str) -> None:
     server.retry_after = ""
     server.always["bad one"] = kind

@@ -202,6 +202,7 @@ def ending(process: subprocess.Popen[str]) -> Iterator[int]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_the_recipe_for_slurm_gives_workers_what_they_need(tmp_path: Path) -> None:
     """The lines of docs/cluster.md, as dask-jobqueue understands them."""
     text = (PROJECT / "docs" / "cluster.md").read_text("utf-8")

@@ -83,6 +83,7 @@ def test_every_line_of_the_table_leads_to_a_system_that_is_settled_by_default(na
     assert kind.settings is None or (issubclass(kind.settings, Section) and kind.settings())
 
 
+@pytest.mark.slow
 def test_a_new_system_is_one_new_file_and_one_line(toy: Path, build_stages: Build) -> None:
     pipeline = Pipeline(read_config(toy / "toy.yaml", [f"runtime.home={toy / 'home'}"]))
     build_stages(pipeline)

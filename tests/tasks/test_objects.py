@@ -134,6 +134,7 @@ def test_what_is_missing_is_said(bucket: Bucket, own_home: Path) -> None:
     assert "there is no such bucket" in fails("s3://no-bucket-of-this-name/x", own_home)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_down_is_said(bucket: Bucket, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     assert "does not answer" in fails(bucket.address("tokens/x"), own_home)  # the key is no reason
@@ -303,6 +304,7 @@ def exported(conf: Path, out: str) -> tuple[int, str]:
     return done.exit_code, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_an_export_is_uploaded_whole_and_named_last(conf: Path, bucket: Bucket, own_home: Path) -> None:
     build(conf)
     code, said = exported(conf, bucket.address("out/"))

@@ -135,6 +135,7 @@ def test_a_line_that_a_full_disk_cut_in_a_letter_hides_no_other_run(home: Path) 
     assert [line["id"] for line in outbox.read_ended(home)] == [a_run(1).id, a_run(2).id]
 
 
+@pytest.mark.slow
 def test_a_killed_run_that_prefect_cannot_be_told_of_now_is_told_of_later(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

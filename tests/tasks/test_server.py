@@ -167,6 +167,7 @@ def test_a_run_on_a_server_that_is_there_unwinds_when_it_is_stopped(tmp_path: Pa
     assert run.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_server_of_the_users_own_that_is_not_there_is_named(tmp_path: Path, start: Start) -> None:
     environment = {"PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
     _, said = start(RUN, tmp_path, "work", env=environment).communicate(timeout=60)

@@ -168,6 +168,7 @@ services.run_here(home, host="127.0.0.1", prefect_port=1, mlflow_port=1, deploym
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_who_ends_it_twice_in_the_foreground_leaves_nothing_running(
     tmp_path: Path, start: Start, first: signal.Signals

@@ -112,6 +112,7 @@ def test_a_champion_that_cannot_be_opened_leaves_the_old_one_answering(
     assert server.now.release.id == third.id
 
 
+@pytest.mark.slow
 def test_the_health_is_told_while_more_requests_wait_than_there_are_threads() -> None:
     free, num_requests = threading.Event(), 60
 
