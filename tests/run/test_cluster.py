@@ -210,7 +210,7 @@ def test_the_recipe_for_slurm_gives_workers_what_they_need(tmp_path: Path) -> No
     (tmp_path / "tls").mkdir()
     here = 'scheduler_options={"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}, queue='
     names: dict[str, Any] = {}
-    exec(lines.replace("/shared/kgqa", str(tmp_path)).replace("queue=", here), names)  # noqa: S102 (our own words)
+    exec(lines.replace("/shared/kgqa", str(tmp_path)).replace("queue=", here), names)
     with names["cluster"] as cluster:
         script = cluster.job_script()
         section = ClusterSection(
