@@ -148,3 +148,13 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, place: str,
 def test_what_a_server_is_asked_beside_may_hold_tokens_that_are_no_secrets() -> None:
     extra = {"max_tokens_per_step": 3, "stop_token_ids": [2], "chat_template_kwargs": {"skip_special_tokens": True}}
     assert EndpointLmSection(kind="endpoint", url="http://x/v1", extra=extra).extra == extra
+
+
+@pytest.mark.parametrize("key", ["nope", "explorer.nope", "evaluation.limit"])
+def test_a_key_that_is_like_none_gets_no_hint(tmp_path: Path, key: str) -> None:
+    """Not even at a setting of another section: only a name that is all but equal is one that moved."""
+    (tmp_path / "towns.yaml").write_text(RUN, encoding="utf-8")
+    with pytest.raises(KgqaError, match=rf"unknown key '{key}' \(value 3\); legal keys: [a-z_, ]*$"):
+        read_config(tmp_path / "towns.yaml", [f"{key}=3"])
+    with pytest.raises(KgqaError, match=r"unknown key 'explorer.beam' .*did you mean 'lm.beams'"):
+        read_config(tmp_path / "towns.yaml", ["explorer.beam=3"])

@@ -44,7 +44,8 @@ MAGICS = {  # how files begin that are no UTF-8
     b"\xff\xfe": "UTF-16",  # its zero bytes are UTF-8: most of its lines would pass
     b"\xfe\xff": "UTF-16",
 }
-START_BYTES, FIRST_BYTES = 64, 16  # in which a file shows what it is; that it is UTF-16: keys before other letters
+START_BYTES = 64  # in which a file shows what it is
+WIDE_BYTES = 16  # in which it shows that it is UTF-16: keys stand before letters that are not Latin
 DAMAGE: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error, cast(Any, isal_zlib).IsalError)
 
 
@@ -80,7 +81,7 @@ def magic_of(start: bytes) -> str | None:
 
 def require_text(start: bytes, path: Path) -> None:
     """Raise InputError where a file that begins like this is packed, or in UTF-16."""
-    name, halves = magic_of(start), (start[:FIRST_BYTES:2], start[1:FIRST_BYTES:2])
+    name, halves = magic_of(start), (start[:WIDE_BYTES:2], start[1:WIDE_BYTES:2])
     with suppress(UnicodeDecodeError):
         codecs.utf_8_decode(start[:START_BYTES])  # the last character may be cut
         # Letters of Latin in UTF-16 without a mark: zeros in every second place, and in no other, are UTF-8, too.

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import logging.config
-import re
 import subprocess
 import sys
 import weakref
@@ -29,7 +28,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.types import AskedCall
-from tests.conftest import PROJECT, write_jsonl
+from tests.conftest import write_jsonl
 
 COMMANDS = (
     *["run", "build", "encode", "train-explorer", "train-reasoner", "evaluate", "ask", "status", "score"],
@@ -108,23 +107,6 @@ def test_help_names_every_command_with_an_example_and_every_exit_code():
     assert [code for code in (1, 2, 3, 4, 5, 6, 130) if f"{code} " not in shown.partition("Exit codes")[2]] == []
     for command in COMMANDS:
         assert f"kgqa {command} " in kgqa(command, "--help").stdout.partition("Example")[2], command
-
-
-def test_a_misspelt_variable_of_the_environment_is_told_once_and_others_are_left_alone(conf, monkeypatch):
-    for name in ("KGQA_DAAT", "KGQA_KEY", "KGQA_SERVICES", "KGQA_POLL_SECONDS", "KGQA_SERVE_PORT"):
-        monkeypatch.setenv(name, "7")
-    said = "nothing reads the environment variable KGQA_DAAT; did you mean KGQA_DATA?"
-    assert kgqa("status", conf).stderr == f"warning: {said}\n"
-    monkeypatch.setenv("KGQA_LOGS", "json")
-    told = json.loads(kgqa("status", conf).stderr)
-    assert (told["level"], told["message"]) == ("WARNING", said)
-
-
-def test_every_variable_that_the_tree_reads_is_known():
-    folders = (PROJECT / name for name in ("flows", "tasks", "kgqa_core"))
-    texts = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
-    read = {name for text in texts for name in re.findall(r'"KGQA_([A-Z_]+)"', text)}
-    assert read - {"SERVICES"} == set(cli_session.VARIABLES)
 
 
 def test_the_version_is_that_of_the_package():

@@ -132,19 +132,13 @@ def test_runs_of_other_questions_are_refused(runs: list[tuple[str, Path]], tmp_p
 
 
 def test_one_file_holds_all_and_no_name_ends_its_script(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
-    page = build(runs, tmp_path / "one.html", title="two", beside=Beside(NOTHING), single=True).read_text(
-        encoding="utf-8"
-    )
+    page = build(runs, tmp_path / "one.html", title="two", beside=Beside(NOTHING), single=True).read_text("utf-8")
     assert page.count("</script>") == 1 and 'kgqa("overview"' in page
     assert "viewer.js" not in page.partition("<script>")[0]
 
 
-BARE = {
-    "gold_ids": [],
-    "ground_truth": [],
-    "hops": None,
-    "claim": 3,
-}  # of a true/false question only the claim is known
+# Of a true/false question only the claim is known.
+BARE = {"gold_ids": [], "ground_truth": [], "hops": None, "claim": 3}
 
 
 @pytest.mark.parametrize(
@@ -196,20 +190,17 @@ def test_an_answer_without_evidence_has_no_path(tmp_path: Path, monkeypatch: pyt
     assert data(page.parent, "q0000")["questions"][0]["runs"][0]["paths"] == []
 
 
-def test_names_with_commas_stay_whole_where_a_relation_tells(runs: list[tuple[str, Path]]) -> None:
+def test_names_with_commas_and_brackets_stay_whole_where_a_relation_tells(runs: list[tuple[str, Path]]) -> None:
     texts = ["(Up, made_by, Pixar)", "(Monster, Inc., made_by, Pixar, Emeryville)", "(a, b, c, d)", "nothing"]
-    assert read_paths(texts) == {
+    films = "(Ada, played_in, Up (2009)) → ((500) Days, sequel_of^, Up (2009)) → ((500) Days, set_in, Paris (Texas))"
+    ends = [["Ada", "played_in", "Up (2009)"], ["(500) Days", "sequel_of^", "Up (2009)"]]
+    assert read_paths([*texts, films]) == {
+        films: [*ends, ["(500) Days", "set_in", "Paris (Texas)"]],
         texts[0]: [["Up", "made_by", "Pixar"]],
         texts[1]: [["Monster, Inc.", "made_by", "Pixar, Emeryville"]],
         texts[2]: [["a", "b", "c, d"]],
         "nothing": [],
     }
-
-
-def test_names_in_brackets_stay_whole_at_every_step_of_a_path() -> None:
-    text = "(Ada, played_in, Up (2009)) → ((500) Days, sequel_of^, Up (2009)) → ((500) Days, set_in, Paris (Texas))"
-    ends = [["Ada", "played_in", "Up (2009)"], ["(500) Days", "sequel_of^", "Up (2009)"]]
-    assert read_paths([text]) == {text: [*ends, ["(500) Days", "set_in", "Paris (Texas)"]]}
 
 
 @pytest.mark.slow

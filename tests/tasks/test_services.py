@@ -93,8 +93,8 @@ def test_what_a_killed_server_started_is_ended_and_other_sessions_are_not(tmp_pa
         server.kill()
     flow = subprocess.Popen(SLEEP, env=ours, start_new_session=True)
     end_others(services, of=server.pid)
-    until = time.monotonic() + 10
-    while process_started(left) == started and time.monotonic() < until:  # its parent takes a moment to take note
+    until = time.monotonic() + 10  # its parent takes a moment to take note
+    while process_started(left) == started and time.monotonic() < until:
         time.sleep(0.02)
     assert started and process_started(left) != started
     assert flow.poll() is None

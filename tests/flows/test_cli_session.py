@@ -1,0 +1,47 @@
+"""What every command does before and after its work: here, which variables of the environment it knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from flows import cli_session
+from flows.cli import app
+from tests.conftest import PROJECT
+
+CONFIG = """
+dataset: {name: towns, source: embedded}
+encoder: {kind: hash, dim: 16}
+explorer: {steps: 2, edge_budget: 10, epochs: 1, seeds: [0]}
+"""
+
+
+def status(conf: Path) -> Result:
+    return CliRunner().invoke(app, ["status", str(conf)])
+
+
+def test_a_misspelt_variable_of_the_environment_is_told_once_and_others_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "towns.yaml"
+    conf.write_text(CONFIG, encoding="utf-8")
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    for name in ("KGQA_DAAT", "KGQA_KEY", "KGQA_SERVICES", "KGQA_POLL_SECONDS", "KGQA_SERVE_PORT"):
+        monkeypatch.setenv(name, "7")
+    said = "nothing reads the environment variable KGQA_DAAT; did you mean KGQA_DATA?"
+    assert status(conf).stderr == f"warning: {said}\n"
+    monkeypatch.setenv("KGQA_LOGS", "json")
+    told = json.loads(status(conf).stderr)
+    assert (told["level"], told["message"]) == ("WARNING", said)
+
+
+def test_every_variable_that_the_tree_reads_is_known() -> None:
+    folders = (PROJECT / name for name in ("flows", "tasks", "kgqa_core"))
+    texts = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
+    read = {name for text in texts for name in re.findall(r'"KGQA_([A-Z_]+)"', text)}
+    assert read - {"SERVICES"} == set(cli_session.VARIABLES)
