@@ -110,6 +110,19 @@ def read_asked(data: Path) -> list[Asked]:
     return found
 
 
+def read_misses(data: Path) -> dict[str, list[tuple[str, ...]]]:
+    """Return question id -> what RoG's tuned 7B plans for a training question and nobody says to reach its answers."""
+    planned: dict[str, list[tuple[str, ...]]] = {}
+    for line in (data / "webqsp_plans" / "train.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        planned[row["question"].strip(" ?").casefold()] = [tuple(path) for path in row["rog_llama2_7b_top3"] if path]
+    found = {}
+    for one in read_asked(data):
+        reach = set(map(_unsigned, (one.chain, *one.others)))
+        found[one.id] = [path for path in planned.get(one.text.strip(" ?").casefold(), []) if path not in reach]
+    return found
+
+
 @dataclass(frozen=True)
 class Walk:
     """One path as it is shown: nodes and steps in turns."""
@@ -155,9 +168,17 @@ def _likeness(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def draw_pool(
-    asked: Asked, chains: Sequence[tuple[str, ...]], names: Names, chance: random.Random, shape: Shape = PLANNED
+    asked: Asked,
+    chains: Sequence[tuple[str, ...]],
+    names: Names,
+    chance: random.Random,
+    shape: Shape = PLANNED,
+    misses: Sequence[tuple[str, ...]] | None = None,
 ) -> tuple[list[Walk], set[str]]:
-    """Return the walks of a pool, shuffled or chain by chain, and the names that are right."""
+    """Return the walks of a pool, shuffled or chain by chain, and the names that are right.
+
+    Wrong chains are other questions' that are like this one's; ``misses`` come before them, and all of these are taken.
+    """
     wanted = chance.choice(NUM_RIGHT) + chance.choice(shape.more_right)
     right = list(dict.fromkeys(names.draw(asked.chain[-1], chance) for _ in range(wanted)))
     right = [name for name in right if name != asked.topic] or [chance.choice(names.every)]
@@ -174,7 +195,8 @@ def draw_pool(
     reach = set(map(_unsigned, (asked.chain, *asked.others)))  # published chains have no directions
     pool = [one for one in chance.sample(chains, min(200, len(chains))) if _unsigned(one) not in reach]
     pool.sort(key=lambda one: -_likeness(asked.chain, one))
-    wrong = list(dict.fromkeys(pool))[: chance.choice(shape.wrong)]
+    misses = misses or []
+    wrong = list(dict.fromkeys((*misses, *pool)))[: max(len(misses), chance.choice(shape.wrong))]
     for chain in wrong:
         like = asked.chain[-1] if chance.random() < 0.3 else chain[-1]
         ends = [names.draw(like, chance) for _ in range(chance.choice((1, 1, 2, 3, 5)))]

@@ -1,7 +1,8 @@
 """What a reader gains by several orders of its paths: pools of WebQSP's training questions that taught nothing.
 
 They are drawn as a retriever's prompts look: ``adapter_pools.RETRIEVED`` as they were taught, ``MANY`` with more ways
-to an answer, as published prompts have them. Relations are shown without their directions.
+to an answer, as published prompts have them; its near misses are wrong plans of RoG's tuned 7B for the same question,
+where it has any. Relations are shown without their directions.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks.adapter_pools import RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_names
+from benchmarks.adapter_pools import RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_misses, read_names
 from benchmarks.measure import data_folder, write_section
 from benchmarks.systems import evaluate
 
 MANY = Shape((0, 0, 0, 0, 1, 2, 4, 8, 16), (0, 0, 0, 1, 2, 3, 5, 8), (0, 0, 0, 1), (0, 0, 0, 1, 1, 2, 3), 40, 0.9)
-SHAPES = {"as taught": RETRIEVED, "more ways": MANY}
+SHAPES = {"as taught": (RETRIEVED, False), "more ways": (MANY, False), "near misses": (MANY, True)}
 ORDERS = (1, 3, 5)
 FULL, SMALL = 200, 4  # questions
 LM = "lm={kind: packaged, adapter: shipped}"
 NOTE = (
     "WebQSP's training questions, one in ten, that taught the shipped adapter nothing; pools drawn as of a retriever, "
     "read by `given` in so many orders. All names that an order brings are answers; of whole ways the name of one end "
-    "stands for all. Hits@1 / F1, and calls a question."
+    "stands for all; weighed: all ends of the ways that are a tenth as probable as the best. "
+    "Hits@1 / F1, and calls a question."
 )
 
 
@@ -34,13 +36,14 @@ def run(home: Path, size: int = FULL) -> None:
     lines = ["| row | " + " | ".join(SHAPES) + " |", "|---|" + "---|" * len(SHAPES)]
     settings: dict[str, dict[str, Any]] = {f"orders {n}": {"orders": n} for n in ORDERS}
     settings |= {f"{name} whole ways": {**one, "whole_ways": True} for name, one in settings.items()}
-    settings["all ends"] = {"reasoning": "none"}
+    settings |= {f"orders {n} weighed": {"orders": n, "names": "weighed"} for n in ORDERS}
+    settings["first end"], settings["all ends"] = {"reasoning": "first"}, {"reasoning": "none"}
     rows: dict[str, list[str]] = {name: [] for name in settings}
-    for name, shape in SHAPES.items():
+    for name, (shape, near) in SHAPES.items():
         folder = home / "orders" / name.replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "lines.jsonl").write_text(
-            "".join(f"{json.dumps(one)}\n" for one in draw_lines(shape)), encoding="utf-8"
+            "".join(f"{json.dumps(one)}\n" for one in draw_lines(shape, near)), encoding="utf-8"
         )
         told = {
             "dataset": {
@@ -64,12 +67,13 @@ def run(home: Path, size: int = FULL) -> None:
     write_section("Paths in several orders", "\n".join([NOTE, "", *lines]), "python -m benchmarks orders")
 
 
-def draw_lines(shape: Shape) -> Iterator[dict[str, Any]]:
-    """Yield a line of a file of paths for each of WebQSP's training questions that is dev."""
+def draw_lines(shape: Shape, near: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield a line of a file of paths for each of WebQSP's training questions that is dev; ``near``: of near misses."""
+    misses = read_misses(data_folder()) if near else {}
     names, questions = read_names(data_folder() / "freebase" / "sample.nt.gz"), read_asked(data_folder())
     chains = [one.chain for one in questions]
     for asked in filter(is_dev, questions):
-        walks, right = draw_pool(asked, chains, names, random.Random(f"orders {asked.id}"), shape)
+        walks, right = draw_pool(asked, chains, names, random.Random(f"orders {asked.id}"), shape, misses.get(asked.id))
         told = [[*zip_longest(walk.nodes, (step.lstrip("~") for step in walk.steps))] for walk in walks]
         paths = [list(chain.from_iterable(path))[:-1] for path in told]
         if right:

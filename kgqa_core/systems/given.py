@@ -6,8 +6,9 @@ are the file's, in its order. Rows beside may copy their ends, or repeat what th
 
 from __future__ import annotations
 
+import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -16,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from kgqa_core.config_base import FileDataset, FilePath, Section
+from kgqa_core.config_base import FileDataset, FilePath, Section, Share
 from kgqa_core.config_systems import SystemType
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.metrics import normalise_name
@@ -28,13 +29,16 @@ from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, distinct_names, without_stop
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, group_paths, show_path
+from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.types import GREEDY, Decoding
 from kgqa_core.questions.formats import QuestionFile, list_files, question_files
 from kgqa_core.questions.link import ids_of
 from kgqa_core.systems.answering import VERDICTS, answer_by_name, answer_on_paths, answer_with
-from kgqa_core.systems.types import Ask, Rounds, Steps, System
+from kgqa_core.systems.types import Ask, Reply, Steps, System
 from kgqa_core.types import Question, ReasoningPath
 
 MAX_WAYS = 100  # in which the names of one path may be read
+FIRST_NAMES = Decoding(48, "beam", num_returns=8, num_beams=8, stop=("\n",))  # the most probable first lines
 
 
 class GivenSection(Section):
@@ -44,36 +48,72 @@ class GivenSection(Section):
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
     order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
     orders: Annotated[int, Field(ge=1, le=26)] = 1  # in which the model reads the paths; all names are answers
+    names: Literal["written", "weighed"] = "written"  # weighed: ways, by how probable their ends are as the first name
+    least_share: Share = 0.1  # with names: weighed, of the best way's probability; what is less is no answer
     whole_ways: bool = False  # does the name of one end stand for all that the same relations lead to from its topic?
     scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
 
 
-def read_in_orders(instruction: ReasonInstruction, case: ReasonCase, orders: int, question: Question) -> Rounds:
-    """Return what a model answers that reads the paths in so many orders, and the share of them that name its first.
+def ask_in_orders(
+    instruction: ReasonInstruction, case: ReasonCase, orders: int, decoding: Decoding = GREEDY
+) -> list[Ask[Answers]]:
+    """Return the calls that show the paths in so many orders of their ways; the first order is the case's own.
 
-    Where several ways lead to answers, a reader often stops after those that it meets first. So a name that any order
-    brings is an answer, and those that more orders bring come first (ours); of yes and no the first alone. Paths of one
-    way stay together. The first order is the case's own; with that one alone the share is None.
+    Paths of one way stay together in the others. Orders are drawn by the question; two ways have but two.
     """
-    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(question.id)
+    ways, chance = list(dict.fromkeys((path.start, path.steps) for path in case.paths)), random.Random(case.question_id)
     drawn = [tuple(ways), *(tuple(chance.sample(ways, len(ways))) for _ in range(4 * orders) if orders > 1)]
-    asks = [Ask(instruction, case)]
-    for order in islice(dict.fromkeys(drawn), 1, orders):  # two ways have but two
+    asks = [Ask(instruction, case, decoding)]
+    for order in islice(dict.fromkeys(drawn), 1, orders):
         turned = sorted(case.paths, key=lambda path: order.index((path.start, path.steps)))
-        asks.append(Ask(instruction, replace(case, paths=tuple(turned))))
-    replies = yield asks
+        asks.append(Ask(instruction, replace(case, paths=tuple(turned)), decoding))
+    return asks
+
+
+def all_names(replies: Sequence[Reply[Answers]], question: Question) -> tuple[Answers | ParseFailure, float | None]:
+    """Return the names that any order brings, those of more orders first, and the share of orders that name the first.
+
+    Where several ways lead to answers, a reader often stops after those that it meets first (ours). Of yes and no the
+    more frequent counts. With one order alone the share is None.
+    """
     said = [reply.result for reply in replies]
     read = [one for one in said if isinstance(one, Answers)]
     if question.claim is not None:
         read = [replace(one, names=(one.verdict,)) if one.verdict else one for one in read]
-    if len(asks) == 1 or not read:
+    if len(said) == 1 or not read:
         return said[0], None
     votes = Counter(chain.from_iterable({normalise_name(without_stop(name)) for name in one.names} for one in read))
     names = distinct_names(chain.from_iterable(one.names for one in read))
     ranked = tuple(sorted(names, key=lambda name: -votes[normalise_name(without_stop(name))]))
     ranked = ranked[:1] if votes.keys() <= VERDICTS.keys() else ranked  # yes and no are no two names
-    sure = max(votes.values()) / len(asks) if votes else None
+    sure = max(votes.values()) / len(said) if votes else None
     return Answers(ranked, all(one.abstained for one in read)), sure
+
+
+def weigh_ways(
+    replies: Sequence[Reply[Answers]], paths: Sequence[ScoredPath], least_share: float
+) -> tuple[Answers | ParseFailure, float | None]:
+    """Return all ends of the ways that are probable enough, the best way's first, and that way's probability (ours).
+
+    The texts of a reply are its most probable first names. A way has the probability of those among its ends: shared
+    out over all that any way ends at, and the mean over the replies. Where no text is an end, the first text counts.
+    """
+    ways = [dict.fromkeys(map(normalise_name, ends)) for ends in group_paths(paths).values()]
+    known, sums, num_read = set(chain.from_iterable(ways)), [0.0] * len(ways), 0
+    for reply in replies:
+        said = defaultdict[str, float](float)
+        for text in reply.texts:
+            if not text.problem and (name := normalise_name(without_stop(text.text))) in known:
+                said[name] += math.exp(text.log_prob) if text.log_prob is not None else 1.0
+        total = sum(said.values())
+        num_read += total > 0
+        shares = [sum(said.get(name, 0.0) for name in ends) / (total or 1.0) for ends in ways]
+        sums = [old + share for old, share in zip(sums, shares, strict=True)]
+    if not num_read:
+        return replies[0].result, None
+    best = sorted(zip(sums, group_paths(paths).values(), strict=True), key=lambda one: -one[0])
+    taken = [ends for told, ends in best if told >= least_share * best[0][0] and told > 0]
+    return Answers(distinct_names(chain.from_iterable(taken))), min(1.0, best[0][0] / num_read)
 
 
 def with_whole_ways(names: Sequence[str], paths: Sequence[ScoredPath]) -> tuple[str, ...]:
@@ -116,9 +156,12 @@ class Given(System):
         else:
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
             names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))
-            case = ReasonCase(question.text, "", shown, names)  # retrievers' paths end at their candidates
+            case = ReasonCase(question.text, question.id, shown, names)  # retrievers' paths end at their candidates
             instruction = ReasonInstruction(self.prompts, scored=kept.scores == "real")
-            said, sure = yield from read_in_orders(instruction, case, kept.orders, question)
+            weighed = kept.names == "weighed" and question.claim is None  # yes and no are no ends
+            decoding = FIRST_NAMES if weighed else GREEDY
+            replies = yield ask_in_orders(instruction, case, kept.orders, decoding)
+            said, sure = weigh_ways(replies, shown, kept.least_share) if weighed else all_names(replies, question)
             if kept.whole_ways and isinstance(said, Answers):
                 said = replace(said, names=with_whole_ways(said.names, shown))
             answer = replace(answer_on_paths(self.search, question, said, paths), confidence=sure)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,26 @@ def test_one_end_of_a_way_stands_for_all_its_ends_where_that_is_asked(forty: For
     assert answers(forty, answered("Glass Harbour.", whole_ways=False)) == ["Glass Harbour"]
     assert answers(forty, answered("Glass Harbour.", whole_ways=True)) == ["Glass Harbour", "Salt Road"]
     assert answered("I do not know.", whole_ways=True).status == "abstained"
+
+
+def test_weighed_ways_are_answers_where_their_first_names_are_probable(forty: Forty, tmp_path: Path) -> None:
+    """A reply holds first names with probabilities: all ends of each way that has a tenth of the best one's."""
+    films = [("directed_by", "Salt Road"), ("directed_by", "Glass Harbour"), ("starred", "Capital")]
+    paths = [["Ida Moon", *film] for film in films]
+    line = {"id": "born", "question": "x", "answers": [], "paths": paths}
+    (tmp_path / "films.jsonl").write_text(json.dumps(line), encoding="utf-8")
+
+    def answered(*texts: str, shares: Sequence[float], **settings: Any) -> Any:
+        model = ScriptedModel().on("reason", "", *texts, scores=[math.log(one) for one in shares], times=None)
+        system = given(forty, tmp_path / "films.jsonl", names="weighed", **settings)
+        return answer_one(forty, system, "born", model)
+
+    one = answered("Glass Harbour.", "Nobody", "Capital", shares=(0.4, 0.3, 0.2))
+    assert answers(forty, one) == ["Salt Road", "Glass Harbour", "Capital"] and len(one.calls) == 1
+    assert one.confidence == pytest.approx(0.4 / 0.6)  # of what any way ends at
+    two = answered("Capital", "Salt Road", shares=(0.5, 0.1), least_share=0.5, orders=2)
+    assert answers(forty, two) == ["Capital"] and len(two.calls) == 2
+    assert answered("I do not know.", shares=(0.9,)).status == "abstained"
 
 
 def test_of_several_orders_those_that_are_read_count(forty: Forty, born: Path) -> None:
