@@ -17,7 +17,6 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +27,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicLayer
 
 from kgqa_core.errors import KgqaError, is_out_of_memory
-from kgqa_core.lm.constraints import Place, TokenState
+from kgqa_core.lm.constraints import Place, TokenState, shared_start
 from kgqa_core.lm.folders import Ending
 from kgqa_core.lm.search import Branch, Candidates, Search
 from kgqa_core.lm.types import Decoding, Generation
@@ -184,8 +183,7 @@ def sees_all(config: Any) -> bool:
 
 def shared_prefix(rows: Sequence[list[int]]) -> int:
     """Return how many tokens all rows begin with, one at least left to each; 0 where reading them once saves little."""
-    pairs = zip(min(rows)[:-1], max(rows)[:-1], strict=False)  # what the first and the last in order share, all do
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(rows) > 1 else 0
+    shared = len(shared_start([row[:-1] for row in rows])) if len(rows) > 1 else 0
     return shared if shared >= LEAST_SHARED else 0
 
 
@@ -325,7 +323,6 @@ def score_batch(
     heads = first[[row for row, _ in pairs], [option[0] for _, option in pairs]].tolist() if pairs else []
 
     def read_rest(batch: list[tuple[int, Tokens]]) -> list[float]:
-        """Return the log-likelihood of what follows each option's first token."""
         if max(len(option) for _, option in batch) == 1:
             return [0.0] * len(batch)
         read = [torch.tensor(option[:-1], dtype=torch.int64) for _, option in batch]

@@ -66,13 +66,7 @@ def tune(
         tokens, key = _tokens(job, tunable, work)
         batches = data.draw_batches(tokens, section, seed=job.seed, num_processes=count)
         judged = data.dev_sample(tokens, section.dev_examples, job.seed)
-        judging: Any = {
-            "rank": rank,
-            "count": count,
-            "pad": tunable.pad,
-            "precision": tunable.precision,
-            "batch_size": batches.shape[3],
-        }
+        judging = {"rank": rank, "count": count, "batch_size": batches.shape[3]}
         journal = Journal(
             job,
             work / "states",
@@ -81,7 +75,7 @@ def tune(
             ),
             weights=tunable.weights,
             shares=tokens.shares(batches),
-            judge=lambda: dev_losses(tunable.model, tokens, judged, **judging),
+            judge=lambda: dev_losses(tunable, tokens, judged, **judging),
             steps=len(batches),
             told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),
         )
@@ -123,7 +117,6 @@ def _tokens(job: TuneJob, tunable: Tunable, work: Path) -> tuple[Tokens, str]:
 
 
 def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, arguments: Any, journal: Journal) -> None:
-    """Do the steps that the journal has not seen."""
     steps, accumulated, _, size = batches.shape
     done, section = journal.notes.step, job.section
     if done < steps:

@@ -22,6 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from kgqa_core.errors import is_out_of_memory
 from kgqa_core.lm.generate import sees_all, shared_prefix
+from kgqa_core.lm.local import Tunable
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob, collate
 
 CPU_TOKENS = 2048  # of a pass on a CPU, padding included: larger ones leave the caches, and their memory comes and goes
@@ -178,33 +179,25 @@ def training_arguments(job: TuneJob, scratch: str) -> TrainingArguments:
 
 @torch.no_grad()
 def dev_losses(
-    model: Any,
-    tokens: Tokens,
-    examples: Int,
-    *,
-    rank: int,
-    count: int,
-    pad: int,
-    precision: torch.dtype,
-    batch_size: int,
+    tunable: Tunable, tokens: Tokens, examples: Int, *, rank: int, count: int, batch_size: int
 ) -> dict[str, float]:
     """Return the mean negative log-likelihood of a target token, of each instruction that has dev examples.
 
     Of ``examples`` this process, ``rank`` of ``count``, reads its share, in as many passes as all others: where they
     share a sharded model, none may go through it alone. So the last may be read once more, and is not counted.
     """
-    model.eval()
-    device = model.device
+    model = tunable.model.eval()
     mine = np.arange(rank, math.ceil(examples.size / count) * count, count)
     sums = torch.zeros(len(tokens.names), 2, dtype=torch.float64)  # of each: negative log-likelihood, target tokens
     for first in range(0, mine.size, batch_size):
         places = mine[first : first + batch_size]
         batch = examples[np.minimum(places, examples.size - 1)]
-        inputs = collate(tokens, batch, np.ones(batch.size, np.float32), pad=pad)
-        nll = target_nll(model, {name: one.to(device) for name, one in inputs.items()}, precision)
+        inputs = collate(tokens, batch, np.ones(batch.size, np.float32), pad=tunable.pad)
+        own = {name: one.to(model.device) for name, one in inputs.items()}
+        nll = target_nll(model, own, tunable.precision)
         many = tokens.num_targets[batch]
         kinds = torch.from_numpy(np.repeat(tokens.instruction[batch], many).astype(np.int64))
         counts = torch.from_numpy(np.repeat(places < examples.size, many).astype(np.float64))
         sums.index_add_(0, kinds, torch.stack([nll.double().cpu() * counts, counts], dim=1))
-    rows = reduce(sums.to(device), "sum").tolist()
+    rows = reduce(sums.to(model.device), "sum").tolist()
     return {name: total / count for name, (total, count) in zip(tokens.names, rows, strict=True) if count}
