@@ -28,7 +28,7 @@ from kgqa_core.errors import is_out_of_memory
 from kgqa_core.explorer import kernels
 from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, scatter_sum, spread_sum
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.csr import Ints, mix_bits
 from kgqa_core.graph.kg import KnowledgeGraph
 
 _log = logging.getLogger(__name__)
@@ -168,10 +168,7 @@ def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
     """Return [M, 2] random codes of the messages (the finaliser of splitmix64; Steele et al. 2014), by ``salt``."""
     streams = np.array([2 * salt + 1, 2 * salt + 2], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = np.arange(num_messages, dtype=np.uint64)[:, None] + (streams + np.uint64(0x632BE59BD9B4E019))
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    codes: npt.NDArray[np.int64] = (x ^ (x >> np.uint64(31))).view(np.int64)
-    return codes
+    return mix_bits(x).view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,7 @@ def open_csr(folder: Path, num_entities: int, num_relations: int, num_triples: i
 
 def open_array(path: Path) -> NDArray[Any]:
     """Memory-map one ``.npy`` file, read-only, as a plain array (np.memmap's slices are slow to make)."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return np.asarray(array)
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], length: int) -> None:
@@ -306,7 +305,7 @@ def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) ->
     longer = np.searchsorted(-lengths, -np.arange(lengths.max(initial=0)))  # how many strings have a byte there
     for at, count in enumerate(longer.tolist()):
         hashes[:count] = (hashes[:count] ^ strings.data[starts[:count] + at]) * FNV_PRIME
-    known[new] = _mix(hashes)
+    known[new] = mix_bits(hashes)
     return known[which]
 
 
@@ -321,11 +320,12 @@ def digest_triples(heads: U64, relations: U64, tails: U64, owner: Ints, num_owne
     """
     sums = np.zeros((2, num_owners), dtype=np.uint64)
     for lane, start in enumerate(LANES):
-        np.add.at(sums[lane], owner, _mix(_mix(_mix(heads + start) + relations) + tails))
+        np.add.at(sums[lane], owner, mix_bits(mix_bits(mix_bits(heads + start) + relations) + tails))
     return [f"{first:016x}{second:016x}" for first, second in sums.T.tolist()]
 
 
-def _mix(bits: U64) -> U64:
+def mix_bits(bits: U64) -> U64:
+    """Return each number [n] as the finaliser of splitmix64 mixes it (Steele et al. 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * MIX_2
     return bits ^ (bits >> np.uint64(31))

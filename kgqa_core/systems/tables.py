@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, SystemSource, make_row
+from kgqa_core.graph.build import rebatch
 from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems.types import Answered, AskedCall
 from kgqa_core.types import Prediction, ReasoningPath, Step
@@ -89,16 +90,10 @@ def merge_parts(parts: Sequence[Path], path: Path) -> None:
     if not parts:
         raise ValueError(f"there is no part to make {path.name} of")
     schema = pq.read_schema(parts[0])
-    waiting = schema.empty_table()
+    batches = (batch for part in parts for batch in pq.ParquetFile(part).iter_batches())
     with written_whole(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-        for part in parts:
-            with pq.ParquetFile(part) as file:
-                waiting = pa.concat_tables([waiting, file.read()])
-            while waiting.num_rows >= ROWS_AT_ONCE:
-                writer.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
-                waiting = waiting.slice(ROWS_AT_ONCE)
-        if waiting.num_rows:
-            writer.write_table(waiting.combine_chunks())
+        for table in rebatch(pa.RecordBatchReader.from_batches(schema, batches), ROWS_AT_ONCE):
+            writer.write_table(table)
 
 
 def sum_usage(usage: pa.Table) -> dict[str, dict[str, Any]]:
