@@ -101,7 +101,12 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
         """Return what a text chooses: by label, else by name, else freely."""
         text = text[:MAX_TEXT]
         labelled = _by_label(text, case.candidates) if self.file == self.name else None
-        return labelled or _by_name(text, case) or _freely(text)
+        if named := labelled or _by_name(text, case):
+            return named
+        said = parse_answers(text)
+        if isinstance(said, ParseFailure):
+            return said
+        return Choice((), "abstained") if said.abstained else Choice((), "free", said.names, verdict=said.verdict)
 
     def constraint(self, case: ChooseCase) -> Constraint | None:
         """Return the candidates, where the model is held to them."""
@@ -192,13 +197,6 @@ def _by_name(text: str, case: ChooseCase) -> Choice | None:
         asked = find_names(case.question, names)
         chosen = [names.index(next((name for name in named if name not in asked), named[0]))]
     return Choice(tuple(chosen), "name", verdict=answers.verdict) if chosen else None
-
-
-def _freely(text: str) -> Choice | ParseFailure:
-    answers = parse_answers(text)
-    if isinstance(answers, ParseFailure):
-        return answers
-    return Choice((), "abstained") if answers.abstained else Choice((), "free", answers.names, verdict=answers.verdict)
 
 
 # ------ enough_information: do these paths answer the question? (Think-on-Graph's stopping rule).

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -199,17 +200,11 @@ class PathConstraints:
         self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
         self.key = f"paths:{identity_of(graph)}:{max_hops}:{int(reenter_topic)}"
         self.pieces: dict[tuple[bytes, bool], tuple[str, ...]] = {}
-        self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()
+        self._around = lru_cache(maxsize=MAX_TOPICS)(partial(PathConstraint, self))
 
     def around(self, topics: Sequence[int]) -> PathConstraint:
         """Return the plans that exist around ``topics``; no text is allowed where there is none."""
-        key = tuple(sorted(set(topics)))
-        if key not in self._kept:
-            self._kept[key] = PathConstraint(self, key)
-            if len(self._kept) > MAX_TOPICS:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        return self._around(tuple(sorted(set(topics))))
 
 
 class RelationConstraint:
