@@ -93,33 +93,26 @@ class Asked:
     topic: str
     chain: tuple[str, ...]
     others: tuple[tuple[str, ...], ...]
+    misses: tuple[tuple[str, ...], ...] = ()  # plans of RoG's tuned 7B that nobody says to reach the answers
 
 
 def read_asked(data: Path) -> list[Asked]:
     """Read the training questions that have a gold chain."""
-    also: dict[str, list[tuple[str, ...]]] = {}
-    for line in (data / "webqsp_plans" / "train.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        also[row["question"].strip(" ?").casefold()] = [tuple(path) for path in row["relation_paths"] if path]
+    rows = map(json.loads, (data / "webqsp_plans" / "train.jsonl").read_text(encoding="utf-8").splitlines())
+    planned = {row["question"].strip(" ?").casefold(): row for row in rows}
     found = []
     for line in (data / "gold_plans" / "webqsp_train.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["chain"] and row["topic"]:
-            others = also.get(row["question"].strip(" ?").casefold(), [])
-            found.append(Asked(row["id"], row["question"], row["topic"], tuple(row["chain"]), tuple(others)))
-    return found
-
-
-def read_misses(data: Path) -> dict[str, list[tuple[str, ...]]]:
-    """Return question id -> what RoG's tuned 7B plans for a training question and nobody says to reach its answers."""
-    planned: dict[str, list[tuple[str, ...]]] = {}
-    for line in (data / "webqsp_plans" / "train.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        planned[row["question"].strip(" ?").casefold()] = [tuple(path) for path in row["rog_llama2_7b_top3"] if path]
-    found = {}
-    for one in read_asked(data):
-        reach = set(map(_unsigned, (one.chain, *one.others)))
-        found[one.id] = [path for path in planned.get(one.text.strip(" ?").casefold(), []) if path not in reach]
+            also = planned.get(row["question"].strip(" ?").casefold(), {})
+            chain = tuple(row["chain"])
+            others, proposed = (
+                tuple(tuple(path) for path in also.get(name, ()) if path)
+                for name in ("relation_paths", "rog_llama2_7b_top3")
+            )
+            reach = set(map(_unsigned, (chain, *others)))
+            misses = tuple(path for path in proposed if path not in reach)
+            found.append(Asked(row["id"], row["question"], row["topic"], chain, others, misses))
     return found
 
 
@@ -173,11 +166,11 @@ def draw_pool(
     names: Names,
     chance: random.Random,
     shape: Shape = PLANNED,
-    misses: Sequence[tuple[str, ...]] | None = None,
+    near: bool = False,
 ) -> tuple[list[Walk], set[str]]:
     """Return the walks of a pool, shuffled or chain by chain, and the names that are right.
 
-    Wrong chains are other questions' that are like this one's; ``misses`` come before them, and all of these are taken.
+    Wrong chains are other questions' that are like this one's; with ``near`` all near misses come before them.
     """
     wanted = chance.choice(NUM_RIGHT) + chance.choice(shape.more_right)
     right = list(dict.fromkeys(names.draw(asked.chain[-1], chance) for _ in range(wanted)))
@@ -195,7 +188,7 @@ def draw_pool(
     reach = set(map(_unsigned, (asked.chain, *asked.others)))  # published chains have no directions
     pool = [one for one in chance.sample(chains, min(200, len(chains))) if _unsigned(one) not in reach]
     pool.sort(key=lambda one: -_likeness(asked.chain, one))
-    misses = misses or []
+    misses = asked.misses if near else ()
     wrong = list(dict.fromkeys((*misses, *pool)))[: max(len(misses), chance.choice(shape.wrong))]
     for chain in wrong:
         like = asked.chain[-1] if chance.random() < 0.3 else chain[-1]

@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks.adapter_pools import RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_misses, read_names
+from benchmarks.adapter_pools import RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_names
 from benchmarks.measure import data_folder, write_section
 from benchmarks.systems import evaluate
 
@@ -69,11 +69,10 @@ def run(home: Path, size: int = FULL) -> None:
 
 def draw_lines(shape: Shape, near: bool = False) -> Iterator[dict[str, Any]]:
     """Yield a line of a file of paths for each of WebQSP's training questions that is dev; ``near``: of near misses."""
-    misses = read_misses(data_folder()) if near else {}
     names, questions = read_names(data_folder() / "freebase" / "sample.nt.gz"), read_asked(data_folder())
     chains = [one.chain for one in questions]
     for asked in filter(is_dev, questions):
-        walks, right = draw_pool(asked, chains, names, random.Random(f"orders {asked.id}"), shape, misses.get(asked.id))
+        walks, right = draw_pool(asked, chains, names, random.Random(f"orders {asked.id}"), shape, near)
         told = [[*zip_longest(walk.nodes, (step.lstrip("~") for step in walk.steps))] for walk in walks]
         paths = [list(chain.from_iterable(path))[:-1] for path in told]
         if right:

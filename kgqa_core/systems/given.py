@@ -98,7 +98,8 @@ def weigh_ways(
     The texts of a reply are its most probable first names. A way has the probability of those among its ends: shared
     out over all that any way ends at, and the mean over the replies. Where no text is an end, the first text counts.
     """
-    ways = [dict.fromkeys(map(normalise_name, ends)) for ends in group_paths(paths).values()]
+    groups = [*group_paths(paths).values()]
+    ways = [dict.fromkeys(map(normalise_name, ends)) for ends in groups]
     known, sums, num_read = set(chain.from_iterable(ways)), [0.0] * len(ways), 0
     for reply in replies:
         said = defaultdict[str, float](float)
@@ -111,7 +112,7 @@ def weigh_ways(
         sums = [old + share for old, share in zip(sums, shares, strict=True)]
     if not num_read:
         return replies[0].result, None
-    best = sorted(zip(sums, group_paths(paths).values(), strict=True), key=lambda one: -one[0])
+    best = sorted(zip(sums, groups, strict=True), key=lambda one: -one[0])
     taken = [ends for told, ends in best if told >= least_share * best[0][0] and told > 0]
     return Answers(distinct_names(chain.from_iterable(taken))), min(1.0, best[0][0] / num_read)
 
