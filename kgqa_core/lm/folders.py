@@ -21,11 +21,12 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-from kgqa_core.errors import ConfigError, InputError, did_you_mean, nearest_beside, shorten
+from kgqa_core.errors import ConfigError, InputError, KgqaError, did_you_mean, nearest_beside, shorten
 from kgqa_core.lm.types import Prompt
+from kgqa_core.text.transformer import require_safe_index
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantise = Literal["none", "int8", "int4"]
@@ -38,7 +39,6 @@ ONE_DAY = "{%- macro strftime_now(form) %}26 Jul 2024{% endmacro -%}"
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
 _TOKENIZER = {*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
               "chat_template.jinja", "chat_template.json"}  # fmt: skip
-_REFUSALS = (OSError, ValueError, KeyError, ImportError, TypeError, RuntimeError, AttributeError, SafetensorError)
 
 
 @contextmanager
@@ -46,7 +46,9 @@ def _refused(message: str) -> Iterator[None]:
     """Turn whatever a library raises into an InputError; what it says replaces SAID in ``message``."""
     try:
         yield
-    except _REFUSALS as error:
+    except (KgqaError, MemoryError):
+        raise
+    except Exception as error:  # libraries raise what they like at what they cannot read
         raise InputError(message.replace("SAID", shorten(str(error)))) from error
 
 
@@ -92,7 +94,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} is an adapter, no model. Give its base model ({shorten(base)} when it was trained) "
                          "as the folder and this one as the adapter")  # fmt: skip
     config = read_json(folder / "config.json")
-    check_causal(folder, config)
+    with _refused(f"{folder} has a spoiled config.json, or index of its weights: SAID. Copy the model again"):
+        check_causal(folder, config)
+        require_safe_index(folder)
     if any(folder.glob("*.safetensors")):
         return config
     names = [file.name for file in folder.iterdir() if file.suffix in PICKLED]
@@ -237,7 +241,8 @@ def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str, s
         f"{folder} is not a model folder that transformers can read: SAID. Copy the model whole; it must be of an "
         "architecture that transformers has itself"
     ):
-        safe = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
+        safe: dict[str, Any] = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
+        safe["adapter_kwargs"] = {"subfolder": "none"}  # else an adapter beside config.json is put on the model
         made: Any = transformers.AutoModelForCausalLM.from_pretrained(
             str(folder), **safe, output_loading_info=True, **options
         )
@@ -301,6 +306,9 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
             f"the adapter {adapter} is for another base: it changes {wrong[0].partition('.lora_')[0]}, which this "
             f"model ({kind}) has not. Give the base model that it was trained for"
         )
+    if lacking := sorted(name for name in set(there) - trained if ".lora_" in name):
+        raise InputError(f"the adapter {adapter} lacks {len(lacking)} of its weights ({lacking[0]} first): they would "
+                         "be random numbers. Save it again")  # fmt: skip
     return model
 
 
@@ -319,8 +327,6 @@ def render(tokenizer: Any, prompt: Prompt) -> str:
     With a chat template: its turns, the system turn merged into the user's where the template knows none; InputError
     where it fails on a single user turn. Without one: the system text, an empty line, the user's text.
     """
-    import jinja2
-
     joined = "\n\n".join(part for part in (prompt.system, prompt.text) if part)
     if not tokenizer.chat_template:
         return joined
@@ -331,8 +337,8 @@ def render(tokenizer: Any, prompt: Prompt) -> str:
             template = str(tokenizer.get_chat_template())
             how = {"chat_template": ONE_DAY * ("strftime_now" in template) + template, "add_generation_prompt": True}
             text = str(tokenizer.apply_chat_template(asked, tokenize=False, **how))
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            problem = error  # a template is somebody's program
+        except Exception as error:  # a template is somebody's program
+            problem = error
             continue
         if asked is not turns or prompt.system.strip() in text:  # some templates drop the system's turn without a word
             return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kgqa_core.artifacts import hash_file, written_whole
-from kgqa_core.errors import ConfigError, shorten
+from kgqa_core.errors import ConfigError, InputError, shorten
 from kgqa_core.lm import folders
 from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import ABOUT, Dtype, Ending, HashFile, Loaded, Quantise, load, load_tokenizer
@@ -42,9 +43,9 @@ class LocalModel:
         self.name, self.context, self._activate = name, loaded.context, activate
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         told = getattr(loaded.model.generation_config, "eos_token_id", None) or []
-        told = [told] if isinstance(told, int) else told
+        told, known = [told] if isinstance(told, int) else told, range(self.model.get_input_embeddings().num_embeddings)
         # Tokens that end an answer: the tokenizer's end, which tuning teaches, and those that a chat may end with.
-        self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *told]))
+        self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *filter(known.__contains__, told)]))
         is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
         size = batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE)
         cells = None if is_small or loaded.model.device.type != "cpu" else CPU_CELLS
@@ -144,7 +145,7 @@ def open_adapters(
         return LocalModel(loaded, name, batch_size=batch_size, activate=activate)
 
     if len(adapters) == 1:
-        return [opened(load(folder, adapter=adapters[0], **how), adapters[0])]
+        return _usable([opened(load(folder, adapter=adapters[0], **how), adapters[0])], folder, adapters)
     plain = load(folder, **how)
     num_rows = plain.model.get_input_embeddings().weight.shape[0]
     tokenizers = [load_tokenizer(folder, adapter) for adapter in adapters]
@@ -160,7 +161,16 @@ def open_adapters(
         found.append(opened(replace(plain, tokenizer=tokenizer), adapter, on))
     for model in found:
         model.model = switch.model if model.model is plain.model else model.model
-    return found
+    return _usable(found, folder, adapters)
+
+
+def _usable(models: list[LocalModel], folder: Path, adapters: Sequence[Path | None]) -> list[LocalModel]:
+    """Return the models; InputError where one finds nothing probable: its texts would be empty, its scores no order."""
+    for model, adapter in zip(models, adapters, strict=True):
+        if math.isnan(model.score([Prompt("a")], [["a"]])[0][0]):
+            raise InputError(f"the figures that {adapter or folder} gives are not numbers: weights are infinite or no "
+                             "numbers, as after a training that diverged, or lm.dtype cannot hold them")  # fmt: skip
+    return models
 
 
 class _Switch:

@@ -53,10 +53,11 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
+        require_safe_index(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
         options |= {"use_safetensors": True, "dtype": torch.float32}
         model = transformers.AutoModel.from_pretrained(str(folder), **options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
         raise InputError(
             f"{folder} is not a model folder that transformers can read: {shorten(str(error))}. It must hold "
             "config.json, a tokenizer and *.safetensors of an architecture that transformers has itself"
@@ -68,6 +69,14 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     if tokenizer.pad_token is None:  # decoder-only models often have none; the mask hides it anyway
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer, model.eval()
+
+
+def require_safe_index(folder: Path) -> None:
+    """Raise InputError where a folder's index names what is no safetensors in it: torch would unpickle that."""
+    index = folder / f"{WEIGHTS}.index.json"
+    named = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else set()
+    if wrong := named - {file.name for file in folder.glob("*.safetensors")}:
+        raise InputError(f"{index} names {shorten(min(wrong))}, which is no safetensors in its folder. Copy both whole")
 
 
 def mean_over_tokens(states: Tensor, mask: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError
 from kgqa_core.lm.folders import ABOUT, decode, encode_answers, encode_prompts, hash_model, load_tokenizer, render
-from kgqa_core.lm.local import open_local
+from kgqa_core.lm.local import open_adapters, open_local
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_adapter, make_any, make_llama, make_qwen2
 
@@ -39,9 +39,13 @@ def test_a_template_makes_turns_and_a_system_turn_that_it_does_not_know_goes_int
     assert encode_prompts(chat, [ASKED])[0].count(chat.bos_token_id) == 1  # the template wrote it
     made.chat_template = FORGETS
     assert render(made, ASKED) == f"<{JOINED}>"
-    made.chat_template = "{{ raise_exception('no') }}"
-    with pytest.raises(InputError, match=r"chat template of .* fails on a single user turn"):
-        render(made, ASKED)
+    for template in (
+        *("{{ raise_exception('no') }}", "{{ range(10 ** 9) }}"),
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ):
+        made.chat_template = template
+        with pytest.raises(InputError, match=r"chat template of .* fails on a single user turn"):
+            render(made, ASKED)
 
 
 def test_a_template_that_tells_the_day_writes_the_same_prompt_on_every_day(qwen2: Path) -> None:
@@ -137,6 +141,59 @@ def test_spoiled_adapters_and_folders_in_the_wrong_place(qwen2: Path, adapter: P
         open_local(qwen2, adapter=spoiled)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target_modules": "(["}, "cannot be put on this model .*unterminated character set"),
+        ({"layer_replication": [[0, 9]]}, "cannot be put on this model .*out of range"),
+        ({"lora_alpha": float("nan")}, "are not numbers"),
+    ],
+)
+def test_a_hostile_adapter_ends_in_a_message(
+    qwen2: Path, adapter: Path, tmp_path: Path, settings: Any, message: str
+) -> None:
+    own = Path(shutil.copytree(adapter, tmp_path / "own"))
+    change("adapter_config.json", **settings)(own)
+    with pytest.raises(InputError, match=message):
+        open_local(qwen2, adapter=own)
+
+
+def test_a_pattern_of_targets_is_read(qwen2: Path, tmp_path: Path) -> None:
+    made = make_adapter(qwen2, tmp_path / "made", target_modules=r".*?(?:layers|blocks).*?\.(q|v)_proj")
+    open_local(qwen2, adapter=made)
+
+
+def test_an_adapter_that_lacks_weights_or_has_none_that_are_numbers(qwen2: Path, adapter: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    own = Path(shutil.copytree(adapter, tmp_path / "own"))
+    file = own / "adapter_model.safetensors"
+    weights = load_file(file)
+    save_file(dict(sorted(weights.items())[1:]), file)
+    with pytest.raises(InputError, match="lacks 1 of its weights"):
+        open_local(qwen2, adapter=own)
+    save_file(weights, file)
+    spoil_weights(file)
+    for adapters in ([own], [None, own]):
+        with pytest.raises(InputError, match=r"own.* are not numbers"):
+            open_adapters(qwen2, adapters)
+
+
+def test_an_adapter_beside_a_model_is_not_put_on_it_unasked(folder: Path, qwen2: Path, adapter: Path) -> None:
+    plain = open_local(qwen2).score([ASKED], [["Heat"]])
+    for file in adapter.iterdir():
+        shutil.copy(file, folder)
+    assert open_local(folder).score([ASKED], [["Heat"]]) == plain
+    assert open_local(folder, adapter=folder).score([ASKED], [["Heat"]]) == open_local(qwen2, adapter=adapter).score(
+        [ASKED], [["Heat"]]
+    )
+
+
+def test_end_tokens_beyond_the_vocabulary_are_none(folder: Path, qwen2: Path) -> None:
+    change("generation_config.json", eos_token_id=[2, 10**9])(folder)
+    assert open_local(folder).score([ASKED], [["Heat"]]) == open_local(qwen2).score([ASKED], [["Heat"]])
+
+
 @pytest.fixture
 def folder(qwen2: Path, tmp_path: Path) -> Path:
     """A copy to spoil."""
@@ -162,6 +219,25 @@ def leave_weights_out(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def name_weights(folder: Path, name: str) -> None:
+    """An index has the last word about which files are read; torch reads those that are not called safetensors."""
+    from safetensors.torch import load_file
+
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "evil.bin")
+    shutil.copy(folder / "model.safetensors", folder.parent / "m.safetensors")
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def spoil_weights(file: Path) -> None:
+    """As a training that diverged does."""
+    from safetensors.torch import load_file, save_file
+
+    save_file({name: one * float("nan") for name, one in load_file(file).items()}, file, metadata={"format": "pt"})
+
+
 def cut_weights(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -182,6 +258,12 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer": (lambda folder: [(folder / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")],
                      "no tokenizer"),
     "no end token": (change("tokenizer_config.json", eos_token=None), "names no end token"),
+    "no heads": (change("config.json", num_attention_heads=0), "not a model folder that transformers can read"),
+    "a kind that is a list": (change("config.json", model_type=["qwen2"]), "a spoiled config.json"),
+    "text for a number": (change("config.json", max_position_embeddings="x"), "no tokenizer that"),
+    "weights in a pickle": (lambda folder: name_weights(folder, "evil.bin"), "names 'evil.bin'"),
+    "weights elsewhere": (lambda folder: name_weights(folder, "../m.safetensors"), "names '../m.safetens"),
+    "not a number": (lambda folder: spoil_weights(folder / "model.safetensors"), "are not numbers"),
     "GGUF": (lambda folder: [folder.joinpath("config.json").unlink(), folder.joinpath("llama.gguf").touch()],
              "GGUF.*itself"),
 }  # fmt: skip

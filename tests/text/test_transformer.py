@@ -1,5 +1,6 @@
 """Local transformers folders encode, tiny random ones here; MiniLM comes out of its package and is checked by hash."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -158,6 +159,20 @@ ASKED = [
     "",
     "naïve café, 東京",
 ]
+
+
+def test_an_index_that_names_a_pickle_is_refused(bert_folder: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    folder = Path(shutil.copytree(bert_folder, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "evil.bin")
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "evil.bin")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"names 'evil\.bin', which is no safetensors in its folder"):
+        local_encoder(folder).encode(["boat"])
 
 
 @pytest.fixture(scope="module")
