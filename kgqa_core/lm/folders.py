@@ -25,6 +25,7 @@ from safetensors import safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
 from kgqa_core.errors import ConfigError, InputError, KgqaError, did_you_mean, nearest_beside, shorten
+from kgqa_core.lm.patterns import try_patterns
 from kgqa_core.lm.types import Prompt
 from kgqa_core.text.transformer import require_safe_index
 
@@ -294,6 +295,7 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
         "the base model that it was trained for, or save it again"
     ):
         trained = set(tensor_shapes(adapter))
+        try_patterns(read_json(adapter / "adapter_config.json"), [name for name, _ in model.named_modules()], adapter)
         with quiet_peft():
             if isinstance(model, peft.PeftModel):
                 model.load_adapter(str(adapter), name, is_trainable=False)

@@ -144,14 +144,17 @@ def test_spoiled_adapters_and_folders_in_the_wrong_place(qwen2: Path, adapter: P
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"target_modules": r"(([a-z_.0-9]+)+)+!"}, "takes more than 1 seconds"),
+        ({"rank_pattern": {r"(([a-z_.0-9]+)+)+!": 4}}, "takes more than 1 seconds"),
         ({"target_modules": "(["}, "cannot be put on this model .*unterminated character set"),
         ({"layer_replication": [[0, 9]]}, "cannot be put on this model .*out of range"),
         ({"lora_alpha": float("nan")}, "are not numbers"),
     ],
 )
 def test_a_hostile_adapter_ends_in_a_message(
-    qwen2: Path, adapter: Path, tmp_path: Path, settings: Any, message: str
+    qwen2: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, message: str
 ) -> None:
+    monkeypatch.setattr("kgqa_core.lm.patterns.SECONDS", 1)
     own = Path(shutil.copytree(adapter, tmp_path / "own"))
     change("adapter_config.json", **settings)(own)
     with pytest.raises(InputError, match=message):
