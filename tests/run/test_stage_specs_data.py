@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +90,15 @@ def test_a_folder_of_parquet_files_is_one_graph(films: Path) -> None:
     assert sorted(pipeline.specs["graph"].files) == ["triples/part-0.parquet", "triples/part-1.parquet"]
     assert pipeline.make("graph").artifact.folder.joinpath("triples-0000.parquet").is_file()
     assert graph_of(pipeline).entity_labels == ["o", "s0", "s1"]
+    for name in ("_delta_log", "year=2024/month=1"):
+        (folder / name).mkdir(parents=True)
+        shutil.copy(folder / "part-0.parquet", folder / name)
+        if name != "_delta_log":  # a table's own notes are no part of it
+            with pytest.raises(ConfigError, match=r"month=1/part-0\.parquet lies deeper and would be left out"):
+                specs_of(films, "dataset.graph={format: parquet, path: parts}")
+        else:
+            specs_of(films, "dataset.graph={format: parquet, path: parts}")
+    shutil.rmtree(folder / "year=2024")
     for number in range(2):
         path = folder / f"part-{number}.parquet"
         path.rename(path.with_suffix(".parquet.gz"))

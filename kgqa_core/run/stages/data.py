@@ -88,6 +88,9 @@ def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
         is_packed = entry.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip")
         if is_packed and Path(entry.stem.lower()).suffix in suffixes:
             raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
+        is_note = entry.name.startswith(("_", "."))  # of Spark or Delta
+        if suffixes == (".parquet",) and not is_note and (deeper := min(entry.rglob("*.parquet"), default=None)):
+            raise ConfigError(f"dataset.graph.path: {deeper} lies deeper and would be left out: move it up")
     if not found:
         raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
     return found
