@@ -76,6 +76,8 @@ class LivePages:
 class LiveHandler(SimpleHTTPRequestHandler):
     """Serves a folder, or the versions of live pages: any other address leads to the latest."""
 
+    timeout = 30  # seconds that a browser may say nothing: else each opened connection keeps its thread
+
     def __init__(self, *given: Any, folder: Path, pages: LivePages | None) -> None:
         self._pages = pages
         super().__init__(*given, directory=str(folder))

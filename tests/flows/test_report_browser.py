@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from socket import create_connection
 from threading import Thread
 from typing import Any
 from unittest.mock import Mock
@@ -132,6 +133,15 @@ def test_a_run_that_is_gone_is_told_in_any_script(tmp_path: Path) -> None:
         with pytest.raises(HTTPError, match="500") as told:
             urlopen(f"http://127.0.0.1:{server.server_address[1]}/")
         assert "東京" in told.value.read().decode()
+        server.shutdown()
+
+
+def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveHandler, "timeout", LiveHandler.timeout / 300)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path, pages=None)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with create_connection(server.server_address[:2], timeout=20) as silent:
+            assert silent.recv(1) == b""
         server.shutdown()
 
 
