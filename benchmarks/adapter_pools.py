@@ -45,6 +45,9 @@ class Shape:
 PLANNED = Shape()  # as by a planner that is often wrong
 # As by a retriever that is mostly right, and walks one shortest path to each of its candidates.
 RETRIEVED = Shape((0, 0, 0, 1, 2, 4, 8, 16), (0, 1, 1, 2, 3), wrong=(0, 0, 1, 1, 2), max_paths=30, spread=0.7)
+# As in published prompts of a trained retriever: more ways to an answer, and wrong chains that are near misses.
+MANY = Shape((0, 0, 0, 0, 1, 2, 4, 8, 16), (0, 0, 0, 1, 2, 3, 5, 8), (0, 0, 0, 1), (0, 0, 0, 1, 1, 2, 3), 40, 0.9)
+NEAR = replace(MANY, max_paths=24)  # longer prompts teach the same and cost more
 SAID_TWICE = replace(RETRIEVED, stray=(0,))  # by other labels of the same relation
 ABSTAIN = 0.03  # share of pools that hold wrong chains alone
 
@@ -213,14 +216,17 @@ def is_dev(asked: Asked) -> bool:
 
 
 def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed: int = 0) -> Iterator[Example]:
-    """Yield examples of reason, choose and plan; one question in ten is dev."""
+    """Yield examples of reason, half of them among near misses, of choose and plan; one question in ten is dev."""
     names, questions = read_names(data / "freebase" / "sample.nt.gz"), read_asked(data)
     chains = [one.chain for one in questions]
     for asked in questions:
         chance = random.Random(f"{seed} {asked.id}")
         split = "dev" if is_dev(asked) else "train"
         if chance.random() < shares.get("reason", 0):
-            walks, right = draw_pool(asked, chains, names, chance, chance.choice((PLANNED, RETRIEVED)))
+            shape = chance.choice((PLANNED, RETRIEVED, NEAR, NEAR))
+            walks, right = draw_pool(asked, chains, names, chance, shape, near=shape is NEAR)
+            if shape is NEAR and chance.random() < 0.5:  # published paths have no directions
+                walks = [replace(walk, steps=_unsigned(walk.steps)) for walk in walks]
             yield _reason_example(asked, walks, right, prompts, split)
         if chance.random() < shares.get("choose", 0):
             walks, right = draw_pool(asked, chains, names, chance)

@@ -14,11 +14,10 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks.adapter_pools import RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_names
+from benchmarks.adapter_pools import MANY, RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_names
 from benchmarks.measure import data_folder, write_section
 from benchmarks.systems import evaluate
 
-MANY = Shape((0, 0, 0, 0, 1, 2, 4, 8, 16), (0, 0, 0, 1, 2, 3, 5, 8), (0, 0, 0, 1), (0, 0, 0, 1, 1, 2, 3), 40, 0.9)
 SHAPES = {"as taught": (RETRIEVED, False), "more ways": (MANY, False), "near misses": (MANY, True)}
 ORDERS = (1, 3)
 FULL, SMALL = 80, 4  # questions
