@@ -100,9 +100,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
 @pytest.fixture(scope="session")
 def tiny_config(shared: Shared, build_stages: Build) -> RunConfig:
     """The embedded dataset, hashed texts and a very small explorer: a run with all stages built. Leave it as it is."""
-    pipeline = open_run(shared("tiny") / "tiny.yaml", TINY_RUN)
-    build_stages(pipeline)
-    return pipeline.config
+    file = shared("tiny") / "tiny.yaml"
+    with FileLock(file.with_suffix(".lock")):  # once: another worker may be copying the home meanwhile
+        if not (made := file.with_suffix(".made")).exists():
+            build_stages(open_run(file, TINY_RUN))
+            made.touch()
+    return read_config(file, [f"runtime.home={file.parent / 'home'}"])
 
 
 @pytest.fixture
