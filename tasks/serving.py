@@ -6,6 +6,7 @@ began with; when the last of these is answered, the old champion is freed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -27,6 +28,8 @@ POLL_SECONDS = 1.0  # between two looks at who is champion
 RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
 MAX_ROWS = 1000  # of a request
 MAX_BODY = 8 * 2**20  # bytes of a request
+SLOW_SECONDS = 30.0  # that a client may send nothing of its request, or read nothing of the reply
+LAST_SECONDS = 120  # that requests which have begun may take once the server is to end
 HERE = ("127.0.0.1", "localhost")  # names of this machine for itself
 _log = logging.getLogger(__name__)
 
@@ -109,7 +112,10 @@ class ChampionServer:
 
 
 class BoundedBody:
-    """Refuses a body of more than ``MAX_BODY`` bytes as it comes: FastAPI would read all of it into memory."""
+    """Refuses a body of more than ``MAX_BODY`` bytes as it comes: FastAPI would read all of it into memory.
+
+    Also one that stops coming: it would hold its connection, and the end of the server, for ever.
+    """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -122,7 +128,10 @@ class BoundedBody:
 
         async def counted() -> dict[str, Any]:
             nonlocal size
-            message = await receive()
+            try:
+                message = await asyncio.wait_for(receive(), SLOW_SECONDS)
+            except TimeoutError:
+                raise HTTPException(408, f"nothing of the request came for {SLOW_SECONDS:.0f} s") from None
             size += len(message.get("body", b""))
             if size > MAX_BODY:
                 raise HTTPException(413, f"a request has {MAX_BODY} bytes at most")
@@ -163,11 +172,31 @@ def make_app(server: ChampionServer, hosts: Sequence[str] = ("*",)) -> FastAPI:
 
 
 def serve(releases: Releases, *, host: str, port: int) -> None:
-    """Serve the champion of a model until SIGTERM or Ctrl-C; requests that have begun are answered first."""
+    """Serve the champion of a model until SIGTERM or Ctrl-C; requests that have begun are answered first.
+
+    What is not answered, or not read, after ``LAST_SECONDS`` is given up.
+    """
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        """Closes a connection whose client begins a request and does not go on, or does not read the reply."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+            super().connection_made(transport)
+            self._look(None)
+
+        def _look(self, before: object) -> None:
+            now = self.cycle, self.transport.get_write_buffer_size()
+            waits = self.cycle is None or self.cycle.response_complete  # else it is being answered, or BoundedBody's
+            if waits and now == before:
+                self.transport.abort()
+            elif self in self.connections:
+                self.loop.call_later(SLOW_SECONDS, self._look, now)
 
     server = ChampionServer(releases)
     threading.Thread(target=server.keep_looking, daemon=True).start()
     _log.info("release %s answers on http://%s:%d/invocations", server.now.release.id, host, port)
     hosts = HERE if host in HERE else ("*",)
-    uvicorn.run(make_app(server, hosts), host=host, port=port, log_level="warning")
+    how: Any = {"http": Impatient, "timeout_graceful_shutdown": LAST_SECONDS, "log_level": "warning"}
+    uvicorn.run(make_app(server, hosts), host=host, port=port, **how)

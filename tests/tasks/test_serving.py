@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -160,6 +161,39 @@ def test_a_body_that_is_refused_is_not_repeated(sent: str) -> None:
     reply = hostile_client().post("/invocations", content=f'{{"inputs": {sent}}}', headers=kind)
     assert reply.status_code == 422 and reply.json()["detail"][0]["loc"][:2] == ["body", "inputs"]
     assert len(reply.content) < 1000 and time.monotonic() - begun < 3
+
+
+SLOW = """\
+import sys
+from types import SimpleNamespace
+from tasks import serving
+now = SimpleNamespace(release=SimpleNamespace(id="r1"), answer=lambda rows: [{"long": "x" * 30_000_000}] * len(rows))
+serving.ChampionServer = lambda _: SimpleNamespace(now=now, keep_looking=lambda: None)
+serving.SLOW_SECONDS, serving.LAST_SECONDS = 1.0, 3
+serving.serve(None, host="127.0.0.1", port=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["", "POST /inv", "POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\n", "{"])
+def test_who_sends_no_whole_request_is_given_up(sent: str, tmp_path: Path) -> None:
+    port, head = free_port(), "POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
+    with serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall((head if sent == "{" else "").encode() + sent.encode())
+            assert (b"408" in client.recv(1000)) is (sent == "{")  # and nobody waits for ever
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_client_that_stops_does_not_hold_the_end_of_the_server(rows: int, tmp_path: Path) -> None:
+    port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * rows})
+    head = f"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body) + (rows == 0)}\r\n"
+    with socket.socket() as client:
+        with serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT):
+            client.connect(("127.0.0.1", port))  # it sends no end, or reads nothing
+            client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+            time.sleep(0.5)
 
 
 def test_a_page_elsewhere_whose_name_leads_here_gets_no_answer() -> None:
