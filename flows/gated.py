@@ -25,8 +25,8 @@ def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, pa
     ``config``: as the user gave it; ``parent``: the release that its explorer started from.
     """
     releases = releases_of(config)
-    champion = releases.champion()
     challenger = releases.make(config, pipeline, parent, metadata.version("kgqa"))
+    champion = releases.champion()  # which may be that one, made again after somebody deleted its folder
     before = champion.id if champion else None
     found: dict[str, Any] = {"challenger": challenger.id, "champion": before}
     if champion is not None and champion.id == challenger.id:

@@ -197,8 +197,14 @@ class Releases:
             raise ArtifactError(f"{path} is damaged: {problem}. Put back a copy of it, or move it away") from None
 
     def champion(self) -> Release | None:
-        """Return the release that answers now; None where none was promoted."""
+        """Return the release that answers now; None where none was promoted, ArtifactError where its folder is gone."""
         now = champion_of(self.moves())
+        if now is not None and now not in (there := self.ids()):
+            raise ArtifactError(
+                f"the champion {now} of {self.model} is not in {self.folder}, which holds {', '.join(there) or 'none'}. "
+                f"Make one of these champion: kgqa promote CONF --to RELEASE. Without any, move {MOVES} away: the next "
+                "run makes a first champion"
+            )
         return None if now is None else self.read(now)
 
     def ids(self) -> list[str]:
@@ -228,6 +234,7 @@ class Releases:
         folder = self.folder / name
         if not (folder / MANIFEST).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)  # somebody deleted a part of it
             with written_whole(folder) as partial:
                 for artifact in stages.values():
                     link_folder(artifact.folder, partial / ARTIFACTS / artifact.recipe.stage / artifact.fingerprint)

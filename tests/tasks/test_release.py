@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows import gated
+from flows.summary import RunSummary
 from kgqa_core.artifacts import read_artifact, write_json
 from kgqa_core.config import GateSection, RunConfig, TrackingSection
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
@@ -50,6 +51,26 @@ def test_a_release_outlives_the_artifact_store_and_is_made_once(
     assert read_artifact(pipeline.store.root / "explorer" / release.explorer) is not None
     answerer = open_served(release.served, releases.home)
     assert answerer.ask("who directed it?", answerer.system.graph.label_of(0)).error == ""
+
+
+def test_a_release_that_lost_its_manifest_is_made_again(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    (release.folder / "release.json").unlink()
+    assert releases.make(tiny_copy, Pipeline(tiny_copy), None, "0").id == release.id
+
+
+def test_a_champion_whose_folder_is_gone_is_made_again_or_named_with_what_helps(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    releases.move("promoted", release.id, "the first one")
+    shutil.rmtree(release.folder)
+    with pytest.raises(ArtifactError, match=rf"the champion {release.id} of {MODEL} is not .*kgqa promote CONF --to"):
+        releases.champion()
+    summary = RunSummary("tiny", ())
+    judged = gated.judge_release(tiny_copy, Pipeline(tiny_copy), summary, None)
+    assert judged.gate is not None and "nothing new" in judged.gate["reason"]
+    assert releases.champion() == releases.read(release.id)
 
 
 def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Releases) -> None:
