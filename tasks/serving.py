@@ -137,7 +137,7 @@ class BoundedBody:
                 raise HTTPException(413, f"a request has {MAX_BODY} bytes at most")
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, counted if scope["type"] == "http" else receive, send)
 
 
 def make_app(server: ChampionServer, hosts: Sequence[str] = ("*",)) -> FastAPI:

@@ -182,6 +182,7 @@ def test_who_sends_no_whole_request_is_given_up(sent: str, tmp_path: Path) -> No
         with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
             client.sendall((head if sent == "{" else "").encode() + sent.encode())
             assert (b"408" in client.recv(1000)) is (sent == "{")  # and nobody waits for ever
+    assert "Traceback" not in (tmp_path / "log.txt").read_text()
 
 
 @pytest.mark.slow
