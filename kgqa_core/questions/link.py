@@ -82,18 +82,20 @@ def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[i
     return tuple(one for one in named if graph.label_of(one).startswith('"') is not topic) or named
 
 
-def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Return what a topic means; LinkError with the five nearest names where that is nothing."""
+def require_ids(value: str, graph: KnowledgeGraph, *, near: bool = True) -> tuple[int, ...]:
+    """Return what a topic means; LinkError where that is nothing, with the five nearest names if ``near``."""
     found = ids_of(value, graph, topic=True)
     if not found:
         fault = f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count)."
-        raise _link_error(fault, value, graph)
+        raise _link_error(fault, value, graph, near)
     return found
 
 
-def _link_error(fault: str, value: str, graph: KnowledgeGraph) -> LinkError:
-    near = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
-    return LinkError(f"{fault} Nearest names in the graph: {', '.join(spell(name, value) for name in near)}.", near)
+def _link_error(fault: str, value: str, graph: KnowledgeGraph, near: bool) -> LinkError:
+    if not near:
+        return LinkError(fault)
+    names = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
+    return LinkError(f"{fault} Nearest names in the graph: {', '.join(spell(name, value) for name in names)}.", names)
 
 
 def spell(name: str, value: str) -> str:
@@ -296,21 +298,23 @@ def hash_share(key: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:
+def link_question(
+    text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked", near: bool = True
+) -> Question:
     """Return a question without golds, as a person asks it; ``topics``: labels or names, else by ``find_mention``.
 
-    Raises LinkError, naming the five nearest entity names, where the text holds none or the graph lacks a topic.
+    Raises LinkError where the text holds none or the graph lacks a topic; ``near``: it names the five nearest names.
     """
     if len(text) > MAX_CHARACTERS:
         raise InputError(f"the question {shorten(text, 60)} has {TOO_LONG}")
-    entities = {entity for topic in topics for entity in require_ids(topic, graph)}
+    entities = {entity for topic in topics for entity in require_ids(topic, graph, near=near)}
     if not topics:
         mention = find_mention(text, graph)
         if mention is None:
             fault = (
                 f"no entity name stands in the question {shorten(text)}. Name the topic: --topic NAME, or field topic."
             )
-            raise _link_error(fault, text, graph)
+            raise _link_error(fault, text, graph, near)
         entities = set(mention[1])
     question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
     return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kgqa_core.systems.etd import ExplorerSystem
 
 CARD = "served.json"
+NEAR_ROWS = 20  # of many that cannot be asked get near names: to find them all names of the graph are read
 EXPLORER_FILES = ("model.safetensors", "model.json")  # of explorer.model, which is not imported here: it loads torch
 
 
@@ -76,10 +77,11 @@ class Answerer:
         linked: list[Question | Answer] = []
         for row in asked:
             try:
-                linked.append(link_asked(row.question, [row.topic or ""], self.system.graph))
+                near = sum(isinstance(item, Answer) for item in linked) < NEAR_ROWS
+                linked.append(link_asked(row.question, [row.topic or ""], self.system.graph, near=near))
             except InputError as problem:
-                near = problem.nearest if isinstance(problem, LinkError) else ()
-                linked.append(Answer(row.question, (), (), error=str(problem), nearest=near))
+                names = problem.nearest if isinstance(problem, LinkError) else ()
+                linked.append(Answer(row.question, (), (), error=str(problem), nearest=names))
         answers = iter(self._answer([item for item in linked if isinstance(item, Question)]))
         return [next(answers) if isinstance(item, Question) else item for item in linked]
 
@@ -100,10 +102,11 @@ class Answerer:
         return Answer(question.text, tuple(names), lines)
 
 
-def link_asked(question: str, topics: Sequence[str], graph: KnowledgeGraph) -> Question:
+def link_asked(question: str, topics: Sequence[str], graph: KnowledgeGraph, *, near: bool = True) -> Question:
     """Return a question with the topics that were named (empty names are none), or the one that its text names.
 
-    Raises InputError where the question is empty or no text, LinkError with the nearest names where no topic is found.
+    Raises InputError where the question is empty or no text, LinkError where no topic is found, with the nearest names
+    if ``near``.
     """
     from kgqa_core.questions.link import link_question
 
@@ -113,7 +116,7 @@ def link_asked(question: str, topics: Sequence[str], graph: KnowledgeGraph) -> Q
         "".join((question, *topics)).encode()
     except UnicodeEncodeError:
         raise InputError(f"{shorten(question)} or its topic holds half a character, which no text has") from None
-    return link_question(question, graph, topics=list(filter(None, topics)))
+    return link_question(question, graph, topics=list(filter(None, topics)), near=near)
 
 
 @contextmanager

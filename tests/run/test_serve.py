@@ -107,6 +107,24 @@ def test_among_many_questions_a_bad_one_is_an_answer_that_says_why(answerer: Ans
     assert answerer.ask_all([]) == []
 
 
+def test_a_request_of_many_unknown_names_reads_all_names_of_the_graph_a_few_times_only(
+    answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[str]()
+
+    def look(value: str, _: object) -> list[str]:
+        looked.append(value)
+        return ["a name"]
+
+    monkeypatch.setattr("kgqa_core.questions.link.nearest_names", look)
+    answers = answerer.ask_all([Asked("zzqx?"), Asked("who?", "zzqx")] * 100)
+    assert len(looked) == 20 and [bool(answer.nearest) for answer in answers] == [True] * 20 + [False] * 180
+    assert all("zzqx" in answer.error and "Nearest names" not in answer.error for answer in answers[20:])
+    with pytest.raises(LinkError, match="Nearest names"):
+        answerer.ask("zzqx?")
+
+
+
 def test_one_thread_computes_whichever_thread_asks_and_others_are_left_alone(answerer: Answerer) -> None:
     used: list[int] = []
 
