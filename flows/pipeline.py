@@ -27,7 +27,7 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.caps import CapReached, capped, spent_folder
 from tasks.garbage import note_run
-from tasks.logs import OURS
+from tasks.logs import OURS, outlive_worker
 from tasks.mlflow_store import mask
 from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, noted
@@ -44,6 +44,7 @@ TRAINING = ("explorer",)  # what the flow train_explorer makes, in a pool of GPU
 PROJECT = Path(__file__).resolve().parents[1]
 for _name in OURS:  # a worker knows no command that does it: else Prefect shows a run without a word
     logging.getLogger(_name).setLevel(logging.INFO)
+outlive_worker()
 
 
 def open_pipeline(config: RunConfig | Path) -> Pipeline:

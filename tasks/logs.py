@@ -67,3 +67,11 @@ def worker_settings() -> dict[str, str]:
         settings["PREFECT_LOGGING_HANDLERS_CONSOLE_FORMATTER"] = "json"
         settings["PREFECT_LOGGING_FORMATTERS_JSON_CLASS"] = f"{__name__}.{JsonLines.__name__}"
     return settings
+
+
+def outlive_worker() -> None:
+    """Let a worker's run go on where the worker, who read its output, was killed: rich ends it at the next message."""
+    if "PREFECT__FLOW_RUN_ID" in os.environ:
+        from rich.console import Console
+
+        Console.on_broken_pipe = lambda console: setattr(console, "quiet", True)  # type: ignore[method-assign]

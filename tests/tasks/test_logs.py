@@ -5,12 +5,24 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
 import sys
 
 import pytest
 
 from kgqa_core.errors import ConfigError
 from tasks.logs import JsonLines, wants_json, worker_settings
+from tests.conftest import PROJECT
+
+SAYS = """\
+import logging, sys
+import flows.pipeline
+from prefect.logging.handlers import PrefectConsoleHandler
+logging.basicConfig(handlers=[PrefectConsoleHandler()])
+logging.getLogger().error(sys.stdin.readline())
+print("it goes on")
+"""
 
 
 def line_of(**given: object) -> dict[str, object]:
@@ -61,3 +73,14 @@ def test_flows_of_a_worker_write_the_same_form_and_send_our_messages_to_prefect(
     monkeypatch.setenv("KGQA_LOGS", "yaml")
     with pytest.raises(ConfigError, match="KGQA_LOGS is 'yaml'; it may be 'text' or 'json'"):
         wants_json()
+
+
+def test_a_run_whose_worker_was_killed_goes_on_at_its_next_message() -> None:
+    ours = {"PREFECT__FLOW_RUN_ID": "x", "PYTHONPATH": str(PROJECT)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", SAYS], env=os.environ | ours, text=True, **pipes) as run:
+        assert run.stdin and run.stdout and run.stderr
+        run.stderr.close()  # the worker read it
+        run.stdin.write("a message\n")
+        run.stdin.close()
+        assert run.stdout.read() == "it goes on\n"
