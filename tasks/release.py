@@ -201,9 +201,9 @@ class Releases:
         now = champion_of(self.moves())
         if now is not None and now not in (there := self.ids()):
             raise ArtifactError(
-                f"the champion {now} of {self.model} is not in {self.folder}, which holds {', '.join(there) or 'none'}. "
-                f"Make one of these champion: kgqa promote CONF --to RELEASE. Without any, move {MOVES} away: the next "
-                "run makes a first champion"
+                f"the champion {now} of {self.model} is not in {self.folder}, with {', '.join(there) or 'none'}: "
+                f"make one of these champion, kgqa promote CONF --to RELEASE. Without any, move {MOVES} away, and the "
+                "next run makes a first champion"
             )
         return None if now is None else self.read(now)
 

@@ -124,7 +124,6 @@ def test_a_request_of_many_unknown_names_reads_all_names_of_the_graph_a_few_time
         answerer.ask("zzqx?")
 
 
-
 def test_one_thread_computes_whichever_thread_asks_and_others_are_left_alone(answerer: Answerer) -> None:
     used: list[int] = []
 

@@ -178,10 +178,12 @@ serving.serve(None, host="127.0.0.1", port=int(sys.argv[1]))
 @pytest.mark.parametrize("sent", ["", "POST /inv", "POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\n", "{"])
 def test_who_sends_no_whole_request_is_given_up(sent: str, tmp_path: Path) -> None:
     port, head = free_port(), "POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
-    with serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT):
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-            client.sendall((head if sent == "{" else "").encode() + sent.encode())
-            assert (b"408" in client.recv(1000)) is (sent == "{")  # and nobody waits for ever
+    with (
+        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+    ):
+        client.sendall((head if sent == "{" else "").encode() + sent.encode())
+        assert (b"408" in client.recv(1000)) is (sent == "{")  # and nobody waits for ever
     assert "Traceback" not in (tmp_path / "log.txt").read_text()
 
 
@@ -190,11 +192,13 @@ def test_who_sends_no_whole_request_is_given_up(sent: str, tmp_path: Path) -> No
 def test_a_client_that_stops_does_not_hold_the_end_of_the_server(rows: int, tmp_path: Path) -> None:
     port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * rows})
     head = f"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body) + (rows == 0)}\r\n"
-    with socket.socket() as client:
-        with serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT):
-            client.connect(("127.0.0.1", port))  # it sends no end, or reads nothing
-            client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
-            time.sleep(0.5)
+    with (
+        socket.socket() as client,  # open until the server has ended
+        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
+    ):
+        client.connect(("127.0.0.1", port))  # it sends no end, or reads nothing
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        time.sleep(0.5)
 
 
 def test_a_page_elsewhere_whose_name_leads_here_gets_no_answer() -> None:
