@@ -77,7 +77,7 @@ def init(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The run file to write.")] = Path("my.yaml"),
     names: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Names of entities, where triples use ids.")
+        Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
     ] = None,
     max_rejected: Annotated[
         float, typer.Option(min=0, max=1, help="The share of lines that may be unusable, where some are.")
@@ -185,7 +185,7 @@ def graph_format(path: Path) -> str:
         return form
     require_file(path, what="triples")
     number, first, _ = next(iter(first_fields(path, "\t", quotes=False)), (0, "", []))
-    for mark, form in SEPARATORS.items():
+    for mark, form in SEPARATORS.items() if not first.startswith(('{"', '["')) else ():  # JSON has commas, too
         if first.count(mark) == 2 or guess_columns(first.split(mark)):
             return form
     if not number:

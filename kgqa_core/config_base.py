@@ -158,7 +158,7 @@ class GraphSection(Layout):
 
     format: GraphFormatName
     path: InputPath | None = None  # left out with formats nsm, rog and paths alone: the question files hold the triples
-    names: InputPath | None = None  # label -> name, where triples use ids; several labels may share a name
+    names: InputPath | None = None  # label -> name, where triples use ids, of relations too; several may share a name
     inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
 

@@ -85,9 +85,9 @@ def build_graph(
 ) -> GraphReport:
     """Build the graph of ``path``, one file or several, in ``out_dir`` (see docs/own-data.md for the formats).
 
-    ``names``: optional Parquet (label, name) or TSV file. ``inverse_suffix``: what marks a relation as the inverse of
-    another. ``layout``: which columns hold what. Raises InputError where a file is missing, unreadable, empty, or has a
-    larger share of rejected rows than ``max_reject_ratio``.
+    ``names``: optional Parquet (label, name) or TSV file, of entities and relations. ``inverse_suffix``: what marks a
+    relation as the inverse of another. ``layout``: which columns hold what. Raises InputError where a file is missing,
+    unreadable, empty, or has a larger share of rejected rows than ``max_reject_ratio``.
     """
     paths = [path] if isinstance(path, Path) else list(path)
     for file in paths:
@@ -156,6 +156,9 @@ def _write_graph(
         num_entities, num_named = _write_entities(connection, parts, entities)
         create_view(connection, "entity", [entities])
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
+        if named:
+            given = "select label, arg_min(name, position) from raw_name join relation_id using (label) group by label"
+            relations = with_names(relations, dict(connection.sql(given).fetchall()).get)
         ((num_shared_names,),) = connection.sql(SHARED_NAMES).fetchall()
     write_string_indexes(entities, out_dir)
     pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
@@ -255,6 +258,15 @@ def _write_triples(
     found = zip(labels, inverses, counts.drop_columns("n").to_pylist(), strict=True)
     counted = {label: {"label": inverse, **row} for label, inverse, row in found if inverse is not None}
     return triples, relations, counted
+
+
+def with_names(relations: pa.Table, name_of: Callable[[str], str | None]) -> pa.Table:
+    """Return relations (schemas.RELATIONS) by the names of their labels; those that share a name have it and label."""
+    labels = relations["label"].to_pylist()
+    names = [name_of(label) or label for label in labels]
+    taken = Counter(name for pair in zip(labels, names, strict=True) for name in set(pair))
+    unique = [name if taken[name] == 1 else f"{name} ({label})" for label, name in zip(labels, names, strict=True)]
+    return relations.set_column(2, schemas.RELATIONS.field("name"), [unique])
 
 
 def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]:

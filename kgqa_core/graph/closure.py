@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from kgqa_core.graph.build import (
     connect,
     create_view,
     rebatch,
+    with_names,
     write_facts,
     write_ordered,
 )
@@ -264,14 +264,11 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
 def _name_relations(closure: Closure, path: Path) -> None:
     """Call each relation as the node that has its label, or by the words of its IRI; names stay unique."""
     table = pq.read_table(path)
-    labels = table["label"].to_pylist()
     pq.write_table(table.select(["label"]), wanted := closure.new_file("relations"))
     closure.each("names", "select entity as id, kind, name from part semi join wanted on entity = label", wanted=wanted)
     found = dict(closure.connection.sql(f"select id, {BEST_NAME} from found group by id").fetchall())
-    names = [found.get(label) or words_of_iri(label) for label in labels]
-    taken = Counter(name for pair in zip(labels, names, strict=True) for name in set(pair))
-    unique = [name if taken[name] == 1 else f"{name} ({label})" for label, name in zip(labels, names, strict=True)]
-    pq.write_table(table.set_column(2, schemas.RELATIONS.field("name"), [unique]), path, compression="zstd")
+    named = with_names(table, lambda label: found.get(label) or words_of_iri(label))
+    pq.write_table(named, path, compression="zstd")
 
 
 def words_of_iri(label: str) -> str:

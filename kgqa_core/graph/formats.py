@@ -53,7 +53,8 @@ UNDECODED = re.compile("[\udc80-\udcff]")
 MARK_INSIDE = "byte order mark inside the file"
 HEADER_WORDS = (  # how columns of heads, relations and tails are called: the first word of such a name
     {"head", "subject", "subj", "source", "src", "from", "start", "entity", "node", "h", "s"},
-    {"relation", "relationship", "predicate", "property", "edge", "pred", "prop", "rel", "type", "p", "r"},
+    {"relation", "relationship", "predicate", "property", "attribute", "edge", "pred", "prop", "rel", "type", "label"}
+    | {"verb", "p", "r"},
     {"tail", "object", "obj", "target", "dest", "dst", "to", "end", "value", "entity", "node", "t", "o"},
 )
 PLAIN = Layout()
@@ -251,7 +252,7 @@ def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> lis
 
 def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:
     """Return where head, relation and tail are, by what a header may call them; None where it is no header."""
-    words = [next(iter(re.findall("[a-z]+", name.casefold())), "") for name in names]
+    words = [next(iter(re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)), "").casefold() for name in names]
     places: list[int] = []
     for known in HEADER_WORDS:
         places += [place for place, word in enumerate(words) if word in known and place not in places][:1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -74,13 +74,17 @@ def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(first.values())
 
 
-def write_answers(names: Iterable[str]) -> str:
+def write_answers(names: Iterable[str], known: Collection[str] = ()) -> str:
     """Return the target text of these answers: one per line, the abstention where there is none.
 
-    A line is what is read back as the name: nearly always the name as it is, else with its ends escaped.
+    A line is what is read back as the name: nearly always the name as it is, else with its ends escaped. Names in
+    ``known`` (those that a prompt shows) are written as the prompt shows them.
     """
     lines = []
     for name in distinct_names(names):
+        if name in known:
+            lines.append(escape(name))
+            continue
         first, last = escape_all(name[0]), escape_all(name[-1])
         tried = (escape(name), first + escape(name[1:]), escape(name[:-1]) + last)
         kept = (line for line in tried if not _ABSTAINED.fullmatch(line) and _read(line) == [name])

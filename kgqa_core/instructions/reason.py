@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
     parse_explained,
     write_answers,
 )
-from kgqa_core.instructions.render import NAMES_SHOWN, Prompts, ScoredPath, group_paths, render_paths, show_path
+from kgqa_core.instructions.render import NAMES_SHOWN, Prompts, ScoredPath, escape, group_paths, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
@@ -124,7 +124,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         blocks = group_paths(case.paths, stations=case.stations).values() if in_blocks else ()
         seen = {name for block in blocks for name in islice(block, NAMES_SHOWN)}
         hidden = set(chain.from_iterable(blocks)) - seen
-        return write_answers([name for name in case.answers if name not in hidden] or case.answers)
+        return write_answers([name for name in case.answers if name not in hidden] or case.answers, case.shown)
 
     def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
         """Return the distinct answers of a text, or that it abstains.
@@ -140,7 +140,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
 
     def constraint(self, case: ReasonCase) -> Constraint | None:
         """Return that only shown names may be answered, or nothing; None where any text may."""
-        return Lines([write_answers([name]) for name in case.shown], ABSTENTION) if case.bound and case.shown else None
+        return Lines(list(map(escape, case.shown)), ABSTENTION) if case.bound and case.shown else None
 
 
 @dataclass(frozen=True, slots=True)

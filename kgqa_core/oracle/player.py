@@ -190,7 +190,7 @@ def say_picks(call: Call, options: Options, picks: Sequence[int], others: Sequen
             return names[0] if names else NO
         case "explain" | "chain_of_thought":
             return write_explained("This leads there." if names else "This does not tell.", names)
-    return write_answers(names)
+    return write_answers(names, call.case.shown)
 
 
 def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:

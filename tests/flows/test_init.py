@@ -263,6 +263,10 @@ def test_what_is_no_graph_is_said(files: Path) -> None:
     (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
     swapped = init("questions.jsonl", "questions.jsonl")
     assert swapped.exit_code == 2 and "what format is this" in swapped.stderr
+    for line in ({"head": "a", "relation": "r", "tail": "b"}, ["a", "r", "b"]):  # their commas are no columns
+        (files / "triples.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+        as_json = init("triples.jsonl", "questions.jsonl")
+        assert as_json.exit_code == 2 and "what format is this" in as_json.stderr
     (files / "triples.tsv.zst").write_bytes(b"(\xb5/\xfd\x24\n")
     (files / "empty.txt").touch()
     for name, said in (("triples.tsv.zst", "triples.tsv.zst is Zstandard"), ("empty.txt", "holds no triple")):

@@ -128,6 +128,16 @@ def test_names_are_read_as_the_file_is_laid_out(tmp_path: Path, name: str, text:
         assert graph.entity_names == ["m.1", second] and report.num_named == 1
 
 
+def test_relations_are_called_as_the_names_file_says(tmp_path: Path) -> None:
+    names = tmp_path / "names.tsv"
+    names.write_text("P31\tinstance of\nQ1\tHill Line\nP31\tsecond\nP131\tin\nP17\tin\nP9\tunused\n", "utf-8")
+    triples = [("Q1", relation, "Q2") for relation in ("P31", "P131", "P17", "P571")]
+    graph, report = build(tmp_path / "g", triples, names=names)
+    assert graph.relation_labels == ["P131", "P17", "P31", "P571"]
+    assert graph.relation_names == ["in (P131)", "in (P17)", "instance of", "P571"]
+    assert graph.entity_names == ["Hill Line", "Q2"] and report.num_named == 1  # entities
+
+
 def test_names_in_other_columns_are_asked_for_by_these(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["m.2"], "name": ["Second"]}), tmp_path / "names.parquet")
     with pytest.raises(InputError, match=r"no column 'label'.*'name'\]. Its columns are to be called label, name$"):

@@ -102,6 +102,10 @@ def test_rows_are_read_as_the_layout_says(
         ("wikimovies", "Head|Relation|Tail", "or header: false (it is a triple)"),
         ("csv", "source,target,relation", "columns: [source, relation, target] (it names"),
         ("csv", ":START_ID,:END_ID,:TYPE", "columns: [:START_ID, :TYPE, :END_ID] (it names"),
+        ("csv", "entity,attribute,value", "header: true (it names"),
+        ("csv", "Subject,Verb,Object", "header: true (it names"),
+        ("csv", "source,target,label", "columns: [source, label, target] (it names"),
+        ("tsv", "headEntity\trelationName\ttailEntity", "header: true (it names"),
         ("csv", "id,head_id,rel_type,tail_id", "columns: [head_id, rel_type, tail_id] (it names"),
     ],
 )

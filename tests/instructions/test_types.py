@@ -104,6 +104,18 @@ def test_what_a_user_asks_is_never_interpreted() -> None:
         assert "{paths} {x} {{" in instruction.render(asked).text
 
 
+def test_names_that_a_prompt_shows_are_written_and_taught_as_it_shows_them() -> None:
+    names = ("1. FC Köln", "[REC]", "Unknown", "None of the Above", '"Heroes"', "- x", "A:", "two\nlines")
+    for reader in (reason.ReasonInstruction(PROMPTS), reason.ReasonInstruction(PROMPTS, scored=True)):
+        case = reason.ReasonCase("which?", shown=names, answers=names, bound=True)
+        lines = [*names[:-1], "two\\u{a}lines"]
+        constraint, target = reader.constraint(case), reader.target(case)
+        assert constraint is not None and target == "\n".join(lines)
+        for name, line in zip(names, lines, strict=True):
+            assert constraint.may_end((line,)) and reader.parse(line, case) == Answers((name,))
+        assert reader.parse(target, case) == Answers(names)
+
+
 def test_instructions_without_a_target_say_so() -> None:
     assert [instruction.target(case) for instruction, case in WITHOUT_TARGET] == [None] * 5
 

@@ -59,6 +59,14 @@ def test_the_first_of_what_is_shown(instruction: Any, case: Any, picked: Any) ->
     assert result(open_first(), instruction, case) == picked
 
 
+def test_who_is_held_to_names_says_them_as_they_are_shown() -> None:
+    names = ("1. FC Köln", "[REC]")
+    paths = tuple(ScoredPath(f"a → r → {name}", 1.0, ("r",), name, "a") for name in names)
+    for shown in (names, ()):  # read back, be they held to or not
+        case = reason.ReasonCase("which?", paths=paths, shown=shown, bound=True)
+        assert result(open_first(), reason.ReasonInstruction(PROMPTS), case) == names
+
+
 def test_the_first_clue_goes_to_the_first_option() -> None:
     relations, entities = scores.MapRelationsInstruction(PROMPTS), scores.MapEntitiesInstruction(PROMPTS)
     (pair,) = result(open_first(), relations, scores.MapCase("who?", ("x", "y"), NAMES))

@@ -302,7 +302,7 @@ STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
     Stage("dump", 4, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 3, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
-    Stage("graph", 9, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
+    Stage("graph", 10, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 4, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
     Stage("questions", 10, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )

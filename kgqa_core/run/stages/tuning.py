@@ -324,7 +324,7 @@ SECTIONS = "give the sections 'plans' and 'lm'"
 
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
-    Stage("instructions", 9, "make instructions", _instructions_specs, _make_instructions, asked_for=SECTIONS),
+    Stage("instructions", 10, "make instructions", _instructions_specs, _make_instructions, asked_for=SECTIONS),
     Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=SECTIONS),
     Stage("reasoner", 5, "tune language model", _reasoner_specs, _tune, asked_for=f"{SECTIONS}, and 'reasoner'"),
 )
