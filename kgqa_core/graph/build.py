@@ -17,9 +17,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +29,10 @@ from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import formats
 from kgqa_core.graph.csr import SHARED_NAMES, build_csr, write_csr, write_string_indexes
 from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format
-from kgqa_core.graph.input_files import check_rejects, collect_rejects, require_file, write_rejects
+from kgqa_core.graph.input_files import check_rejects, collect_rejects, rebatch, require_file, write_rejects
+
+if TYPE_CHECKING:
+    import duckdb  # loaded by ``connect``: looking at a run needs none
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
@@ -289,6 +291,8 @@ def connect(
 
     ``views``: name in queries -> the Parquet files that it stands for; one without files is left out.
     """
+    import duckdb
+
     try:
         config: dict[str, Any] = {"memory_limit": memory_limit, "temp_directory": str(temp_directory)}
         with duckdb.connect(config=config) as connection:
@@ -325,15 +329,3 @@ def write_ordered(
             writer.write_table(table.cast(schema))
             total += table.num_rows
     return total
-
-
-def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
-    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
-    held = reader.schema.empty_table()
-    for batch in reader:
-        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        while held.num_rows >= rows:
-            yield held.slice(0, rows).combine_chunks()
-            held = held.slice(rows)
-    if held.num_rows:
-        yield held.combine_chunks()

@@ -21,21 +21,12 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError
-from kgqa_core.graph.build import (
-    BATCH_ROWS,
-    BuildLimits,
-    GraphReport,
-    connect,
-    create_view,
-    rebatch,
-    write_facts,
-    write_ordered,
-)
+from kgqa_core.graph.build import BATCH_ROWS, BuildLimits, GraphReport, connect, create_view, write_facts, write_ordered
 from kgqa_core.graph.closure_walk import Closure, Query
 from kgqa_core.graph.csr import SHARED_NAMES, write_string_indexes
 from kgqa_core.graph.dump_rows import LITERAL
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
-from kgqa_core.graph.input_files import write_rejects
+from kgqa_core.graph.input_files import rebatch, write_rejects
 from kgqa_core.profiles import MID
 
 DEFAULT_LIMITS = BuildLimits()

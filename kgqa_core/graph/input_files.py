@@ -241,6 +241,18 @@ def write_rejects(tables: Iterable[pa.Table], out: Path) -> None:
             writer.write_table(table)
 
 
+def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
+    held = reader.schema.empty_table()
+    for batch in reader:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield held.slice(0, rows).combine_chunks()
+            held = held.slice(rows)
+    if held.num_rows:
+        yield held.combine_chunks()
+
+
 def records_table(records: Sequence[object], schema: pa.Schema) -> pa.Table:
     """Return records, whose fields are called as the columns, as a table."""
     return pa.table([[getattr(one, name) for one in records] for name in schema.names], schema=schema)

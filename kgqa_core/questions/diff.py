@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +27,9 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import BLOCKS_FILE
 from kgqa_core.questions.build import read_questions
 from kgqa_core.types import Question
+
+if TYPE_CHECKING:
+    import duckdb
 
 DIGEST = "digest"  # column of BLOCKS_FILE: hash of a subgraph by labels
 GONE = -1
