@@ -121,7 +121,7 @@ def cover_steps(
     answerable: NDArray[np.bool_],
     *,
     max_steps: int,
-    partial: Collection[str] = (),
+    partial: Collection[str],
 ) -> tuple[Reach, ...]:
     """Return what is within 0..max_steps steps, by split, of what ``gold_hops`` and ``find_answerable`` gave.
 

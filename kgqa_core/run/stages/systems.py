@@ -147,7 +147,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     if asks:
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
-            needs += model_stages(config, seed, systems.roles_of(row), row)
+            needs += model_stages(config, seed, asks, row)
         if answerer == "oracle":
             section |= {f"oracle.{setting}": value for setting, value in systems.oracle.model_dump().items()}
             needs.append("supervision")
@@ -155,8 +155,9 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         needs.append("supervision")
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed, row), *([f"fusion-seed{seed}"] if kind.fuses else [])]
-    asked = {*(systems.roles_of(row) if answerer == "lm" else ())}
-    asked |= {*(PLAN if source == "generator" else ())}  # whoever answers, the run's own model plans
+    asked = {*asks} if answerer == "lm" else set()
+    if source == "generator":
+        asked |= {*PLAN}  # whoever answers, the run's own model plans
     roles = [role for role in ROLES if role in asked]
     section |= model_recipe(config, roles, row)
     section |= {f"model.{role}": model_label(config, role, row) for role in roles}  # as tables show it
