@@ -162,7 +162,8 @@ def write_table(graph: Artifact, name: str, out: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from kgqa_core.graph.build import ROW_GROUP_ROWS, rebatch
+    from kgqa_core.graph.build import ROW_GROUP_ROWS
+    from kgqa_core.graph.input_files import rebatch
 
     about, columns = DICTIONARY[name]
     parts = sorted(graph.folder.glob(f"{name}-*.parquet")) or [graph.folder / f"{name}.parquet"]

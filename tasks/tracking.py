@@ -23,15 +23,7 @@ from typing import TYPE_CHECKING
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.run.pipeline import StageOutcome
 from tasks import outbox, run_content
-from tasks.mlflow_store import (
-    LOCK_SECONDS,
-    artifacts_uri,
-    import_mlflow,
-    mask,
-    run_address,
-    store_folder,
-    tracking_uri,
-)
+from tasks.mlflow_store import LOCK_SECONDS, artifacts_uri, import_mlflow, mask, run_address, store_folder, tracking_uri
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.registry import register_explorers
 from tasks.run_content import FlowRun, RunContent, Stage, SweepContent, SystemContent

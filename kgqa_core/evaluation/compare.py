@@ -46,7 +46,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(min(1.0, 2 * fewer / 2**num))
 
 
-def randomisation_test(differences: Floats, *, flips: int = FLIPS, seed: int = 0) -> float:
+def randomisation_test(differences: Floats, *, flips: int = FLIPS) -> float:
     """Return the two-sided p of the mean of paired ``differences`` [B]: the share of random signs that go as far.
 
     The observed signs count among those drawn, so p is at least 1 / (``flips`` + 1).
@@ -56,7 +56,7 @@ def randomisation_test(differences: Floats, *, flips: int = FLIPS, seed: int = 0
         return 1.0
     total = float(apart.sum())
     least = abs(total) - ROUNDING * float(np.abs(apart).sum())
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(metrics.SEED)
     # Of differences of one size only the number that keep their sign matters. It is binomial: where few sizes are
     # distinct, drawing the numbers gives exactly the distribution that drawing signs gives.
     sizes, counts = np.unique(np.abs(apart), return_counts=True)

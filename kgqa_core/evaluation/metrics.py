@@ -285,13 +285,13 @@ COUNT_COST = 16  # times what it takes to draw a question, it takes to draw a co
 DIGITS = 6  # of a bound: the last digits of a sum depend on the processor, and equal input shall give equal bytes
 
 
-def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+def resampled_means(values: Floats, *, resamples: int = RESAMPLES) -> Floats:
     """Return the means [resamples, M] of ``values`` [B, M] over B rows drawn with replacement; B is at least 1."""
     num = len(values)
     rows, counts = np.unique(values, axis=0, return_counts=True)
     by_counts = COUNT_COST * len(rows) < num
     columns = np.repeat(rows, counts, axis=0).T.copy()  # sorted, so that the order of the questions changes nothing
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     means = np.empty((resamples, values.shape[1]))
     step = max(1, CELLS_AT_ONCE // (len(rows) if by_counts else num))
     for start in range(0, resamples, step):
@@ -305,12 +305,12 @@ def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = S
     return means
 
 
-def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES) -> Floats:
     """Return the lower and upper bounds [2, M] of the means of the columns [B, M], by the same draws; 0 if B is 0."""
     if not len(values):
         return np.zeros((2, values.shape[1]))
     tail = (1 - CONFIDENCE) / 2
-    bounds = np.quantile(resampled_means(values, resamples=resamples, seed=seed), [tail, 1 - tail], axis=0)
+    bounds = np.quantile(resampled_means(values, resamples=resamples), [tail, 1 - tail], axis=0)
     return np.round(bounds, DIGITS) + 0.0  # no -0.0
 
 

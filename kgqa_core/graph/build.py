@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,10 +25,12 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.config_base import Layout
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph import formats
+from kgqa_core.graph import formats, input_files
 from kgqa_core.graph.csr import SHARED_NAMES, build_csr, write_csr, write_string_indexes
 from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format
-from kgqa_core.graph.input_files import check_rejects, collect_rejects, require_file, write_rejects
+
+if TYPE_CHECKING:
+    import duckdb  # loaded by ``connect``: looking at a run needs none
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
@@ -91,15 +91,12 @@ def build_graph(
     """
     paths = [path] if isinstance(path, Path) else list(path)
     for file in paths:
-        require_file(file, what="graph file")
+        input_files.require_file(file, what="graph file")
     if names is not None:
-        require_file(names, what="names file")
-    parts = out_dir / "parts"
-    shutil.rmtree(parts, ignore_errors=True)
+        input_files.require_file(names, what="names file")
     for shard in out_dir.glob("triples-*.parquet"):  # of a killed build, which this one might not overwrite
         shard.unlink()
-    parts.mkdir(parents=True)
-    try:
+    with input_files.scratch_folder(out_dir / "parts") as parts:
         triples_of = partial(_parse, format=format, columns=TRIPLE_COLUMNS, limits=limits, layout=layout)
         files = [triples_of(file, parts=parts / str(number)) for number, file in enumerate(paths)]
         form, layout = _names_layout(names) if names else ("", PLAIN)
@@ -107,18 +104,16 @@ def build_graph(
         for reports in (*files, named):
             num_rejects = sum(sum(report.rejects.values()) for report in reports)
             num_rows = num_rejects + sum(report.num_rows for report in reports)
-            rejects = collect_rejects([reports])
-            check_rejects(rejects, num_rejects=num_rejects, num_rows=num_rows, max_ratio=max_reject_ratio)
+            rejects = input_files.collect_rejects([reports])
+            input_files.check_rejects(rejects, num_rejects=num_rejects, num_rows=num_rows, max_ratio=max_reject_ratio)
         triples = list(chain(*files))
         if not any(report.num_rows for report in triples):
             shown = ", ".join(map(str, paths))
             raise InputError(
                 f"graph file: {shown} holds no triple. A line should look like: {open_format(format).example}"
             )
-        write_rejects(collect_rejects([*files, named]), out_dir / "rejects.parquet")
+        input_files.write_rejects(input_files.collect_rejects([*files, named]), out_dir / "rejects.parquet")
         return _write_graph(triples, named, out_dir, inverse_suffix, limits)
-    finally:
-        shutil.rmtree(parts, ignore_errors=True)
 
 
 def _names_layout(path: Path) -> tuple[str, Layout]:
@@ -301,6 +296,8 @@ def connect(
 
     ``views``: name in queries -> the Parquet files that it stands for; one without files is left out.
     """
+    import duckdb
+
     try:
         config: dict[str, Any] = {"memory_limit": memory_limit, "temp_directory": str(temp_directory)}
         with duckdb.connect(config=config) as connection:
@@ -330,22 +327,10 @@ def write_ordered(
     """
     total = 0
     with pq.ParquetWriter(out, schema, **{"compression": "zstd", **options}) as writer:
-        for table in rebatch(rows.to_arrow_reader(BATCH_ROWS), ROW_GROUP_ROWS):
+        for table in input_files.rebatch(rows.to_arrow_reader(BATCH_ROWS), ROW_GROUP_ROWS):
             if numbered:
                 ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
                 table = table.add_column(0, schema.field(0), ids)
             writer.write_table(table.cast(schema))
             total += table.num_rows
     return total
-
-
-def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
-    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
-    held = reader.schema.empty_table()
-    for batch in reader:
-        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        while held.num_rows >= rows:
-            yield held.slice(0, rows).combine_chunks()
-            held = held.slice(rows)
-    if held.num_rows:
-        yield held.combine_chunks()

@@ -8,7 +8,6 @@ So memory holds the labels of the closure, whatever the size of the dump.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,6 @@ from kgqa_core.graph.build import (
     GraphReport,
     connect,
     create_view,
-    rebatch,
     with_names,
     write_facts,
     write_ordered,
@@ -35,7 +33,7 @@ from kgqa_core.graph.closure_walk import Closure, Query
 from kgqa_core.graph.csr import SHARED_NAMES, write_string_indexes
 from kgqa_core.graph.dump_rows import LITERAL
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
-from kgqa_core.graph.input_files import write_rejects
+from kgqa_core.graph.input_files import rebatch, scratch_folder, write_rejects
 from kgqa_core.profiles import MID
 
 DEFAULT_LIMITS = BuildLimits()
@@ -95,22 +93,19 @@ def build_from_dump(
     """
     if hub_cap is not None and hops is None:
         raise ConfigError(f"dataset.graph.hub_cap = {hub_cap} needs hops; leave it out for the whole dump")
-    work = (limits.temp_directory or out_dir) / "closure.work"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
     out_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        with connect(limits.memory_limit, work, {}) as connection:
-            closure = Closure(dumps, work, connection, limits)
-            names = named or {}
-            asked = {label: label in names for topic in topics for label in (topic, *names.get(topic, ()))}
-            passes = closure.reach_all() if hops is None else closure.walk([*asked], hops, cvt_is_hop, hub_cap)
-            report = _write_graph(closure, asked, passes, walked=hops is not None, out_dir=out_dir)
-            if names_relations:
-                _name_relations(closure, out_dir / "relations.parquet")
-            return report
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with (
+        scratch_folder((limits.temp_directory or out_dir) / "closure.work") as work,
+        connect(limits.memory_limit, work, {}) as connection,
+    ):
+        closure = Closure(dumps, work, connection, limits)
+        names = named or {}
+        asked = {label: label in names for topic in topics for label in (topic, *names.get(topic, ()))}
+        passes = closure.reach_all() if hops is None else closure.walk([*asked], hops, cvt_is_hop, hub_cap)
+        report = _write_graph(closure, asked, passes, walked=hops is not None, out_dir=out_dir)
+        if names_relations:
+            _name_relations(closure, out_dir / "relations.parquet")
+        return report
 
 
 def write_runs(task: tuple[Query, Layout]) -> tuple[list[Path], list[int], int]:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,6 +20,9 @@ from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.build import BuildLimits, connect, create_view, write_ordered
 from kgqa_core.graph.dump_rows import LITERAL
 from kgqa_core.profiles import MID
+
+if TYPE_CHECKING:
+    import duckdb
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
 # By format, what is a label and so no name.

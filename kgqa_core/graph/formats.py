@@ -25,20 +25,7 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import GRAPH_FORMATS, Layout, open_entry
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.graph.input_files import (
-    BYTE_ORDER_MARK,
-    MAX_REJECT_TEXT,
-    NOT_UTF8,
-    TRUNCATED,
-    column_texts,
-    end_line,
-    open_maybe_gzip,
-    read_slice,
-    records_table,
-    require_text,
-    texts_table,
-    unpack,
-)
+from kgqa_core.graph import input_files
 from kgqa_core.types import Reject
 
 TRIPLE_COLUMNS = ("head", "relation", "tail")
@@ -110,11 +97,11 @@ def line_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterato
     """Yield (first byte, one past the last) of slices of about ``chunk_bytes`` that end at line ends."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        require_text(file.peek(), path)
+        input_files.require_text(file.peek(), path)
         start = 0
         while start < size:
             file.seek(min(start + chunk_bytes, size))
-            end = end_line(file, path)  # of the line that the cut fell into
+            end = input_files.end_line(file, path)  # of the line that the cut fell into
             yield start, end
             start = end
 
@@ -147,7 +134,7 @@ def list_chunks(
     """
     opened = open_format(format)
     if opened.unpacks and path.suffix == ".gz":
-        path = unpack(path, parts)
+        path = input_files.unpack(path, parts)
     fields = opened.find(path, columns, layout) if opened.find else Fields((0, 1, 2))
     return [
         Chunk(path, format, columns, start, end, parts / f"{columns[0]}-{number:06d}.parquet", fields)
@@ -168,9 +155,11 @@ def write_rows(
     with written_whole(chunk.part) as part:
         pq.write_table(table, part, compression="zstd")
     if rejects:
-        rows = [Reject(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
+        rows = [
+            Reject(chunk.path.name, line, reason, text[: input_files.MAX_REJECT_TEXT]) for line, reason, text in rejects
+        ]
         with written_whole(chunk.rejects_part) as part:
-            pq.write_table(records_table(rows, schemas.REJECTS), part, compression="zstd")
+            pq.write_table(input_files.records_table(rows, schemas.REJECTS), part, compression="zstd")
     return ChunkReport(chunk, num_lines, table.num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
 
 
@@ -197,17 +186,19 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
     ``parse``: from a line and its number inside the chunk to what it says, why it cannot be used, or None where nothing
     is in it. ``unfinished``: its reason where a last line was cut off.
     """
-    lines, complete = split_lines(read_slice(chunk.path, chunk.start, chunk.end))
+    lines, complete = split_lines(input_files.read_slice(chunk.path, chunk.start, chunk.end))
     usable: list[tuple[int, Value]] = []
     rejects: list[RawReject] = []
     for number, line in enumerate(lines, 1):
         if UNDECODED.search(line):
-            rejects.append((number, NOT_UTF8, line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
+            rejects.append(
+                (number, input_files.NOT_UTF8, line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+            )
             continue
         found = MARK_INSIDE if line.startswith("\ufeff") else parse(number, line) if line.strip() else None
         if isinstance(found, str):
             cut_off = found == unfinished and number == len(lines) and not complete
-            rejects.append((number, TRUNCATED if cut_off else found, line))
+            rejects.append((number, input_files.TRUNCATED if cut_off else found, line))
         elif found is not None:
             usable.append((number, found))
     return usable, rejects, len(lines), len(lines) - len(usable) - len(rejects)
@@ -242,10 +233,10 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
 
 def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> list[tuple[int, str, list[str]]]:
     """Return number, text and fields of the first ``most`` lines of a file, or gzip, that are not blank."""
-    with path.open("rb") as file, open_maybe_gzip(file, is_gzip=path.suffix == ".gz") as text:
+    with path.open("rb") as file, input_files.open_maybe_gzip(file, is_gzip=path.suffix == ".gz") as text:
         start = text.read(FIRST_BYTES)
-    require_text(start, path)
-    lines, _ = split_lines(start.removeprefix(BYTE_ORDER_MARK))
+    input_files.require_text(start, path)
+    lines, _ = split_lines(start.removeprefix(input_files.BYTE_ORDER_MARK))
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     return [(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
 
@@ -281,7 +272,7 @@ def parse_lines(chunk: Chunk, *, quotes: bool = False) -> ChunkReport:
 
     ``quotes``: may fields be quoted, as in CSV? A quoted field ends in its line.
     """
-    data = read_slice(chunk.path, chunk.start, chunk.end)
+    data = input_files.read_slice(chunk.path, chunk.start, chunk.end)
     begin = int(chunk.start == 0 and chunk.fields.has_header)
     fields = None if quotes and b'"' in data else _read_fields(data, chunk, skip=begin)
     if fields is not None:
@@ -293,7 +284,7 @@ def parse_lines(chunk: Chunk, *, quotes: bool = False) -> ChunkReport:
 
 def _read_fields(data: bytes, chunk: Chunk, *, skip: int) -> pa.Table | None:
     """Return the columns of all lines after the first ``skip``; None where one has a fault, or is blank."""
-    if data.count(b"\r") != data.count(b"\r\n") or BYTE_ORDER_MARK in data:  # the reader eats these
+    if data.count(b"\r") != data.count(b"\r\n") or input_files.BYTE_ORDER_MARK in data:  # the reader eats these
         return None
     names, wanted = [str(place) for place in range(chunk.fields.width)], [str(place) for place in chunk.fields.places]
     options = (
@@ -327,7 +318,7 @@ def _parse_each(chunk: Chunk, quotes: bool) -> ChunkReport:
         return (*wanted, chunk.start + number) if all(map(str.strip, wanted)) else EMPTY_FIELD
 
     rows, rejects, num_lines, num_blank = read_lines(chunk, parse, unfinished=WRONG_FIELDS)
-    table = texts_table([row for _, row in rows], (*chunk.columns, "position"))
+    table = input_files.texts_table([row for _, row in rows], (*chunk.columns, "position"))
     return write_rows(chunk, table, rejects, num_lines=num_lines, num_blank=num_blank)
 
 
@@ -381,7 +372,7 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     wanted = [file.schema_arrow.names[place] for place in chunk.fields.places]
     try:
         table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=wanted)
-        texts = pa.table([column_texts(table[column]) for column in wanted], names=list(chunk.columns))
+        texts = pa.table([input_files.column_texts(table[column]) for column in wanted], names=list(chunk.columns))
         kept = _are_filled(texts).combine_chunks()  # of no row there is no chunk, which ends the process in pyarrow
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error

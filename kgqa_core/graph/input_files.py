@@ -126,7 +126,7 @@ def end_line(file: IO[bytes], path: Path) -> int:
     return file.tell()
 
 
-def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[bytes, int]]:
+def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[tuple[bytes, int]]:
     """Yield the blocks of whole lines of RDF as N-Triples or N-Quads, and how many of its bytes were read so far.
 
     A block ends behind the last line end within ``block_bytes`` (of a longer line: within as many more as it takes).
@@ -239,6 +239,29 @@ def write_rejects(tables: Iterable[pa.Table], out: Path) -> None:
     with pq.ParquetWriter(out, schemas.REJECTS, compression="zstd") as writer:
         for table in tables:
             writer.write_table(table)
+
+
+@contextmanager
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder, empty even where a killed build left one, and remove it in the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
+    held = reader.schema.empty_table()
+    for batch in reader:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield held.slice(0, rows).combine_chunks()
+            held = held.slice(rows)
+    if held.num_rows:
+        yield held.combine_chunks()
 
 
 def records_table(records: Sequence[object], schema: pa.Schema) -> pa.Table:

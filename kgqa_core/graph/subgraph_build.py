@@ -26,7 +26,7 @@ from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import csr
 from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks
-from kgqa_core.graph.input_files import require_file
+from kgqa_core.graph.input_files import require_file, scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
@@ -206,10 +206,8 @@ def build_subgraphs(
     ``map_chunks``: how chunks of about ``chunk_bytes`` are mapped; ``run.cluster.fan_out`` gives one over Dask. Raises
     InputError where a file is missing, ArtifactError where a label is not in the graph.
     """
-    parts = out_dir / "parts"
-    shutil.rmtree(parts, ignore_errors=True)
     folders, ids = list[Path](), list[str]()
-    try:
+    with scratch_folder(out_dir / "parts") as parts:
         for number, (path, stem) in enumerate(zip(files, stems or [path.stem for path in files], strict=True)):
             require_file(path, what="question file")
             folder = parts / str(number)
@@ -221,8 +219,6 @@ def build_subgraphs(
                 ids += [given or f"{stem}-{before + line}" for line, given in usable]
                 before += num_lines
         return join_blocks(folders, ids, graph, out_dir)
-    finally:
-        shutil.rmtree(parts, ignore_errors=True)
 
 
 def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:

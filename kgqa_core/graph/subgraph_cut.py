@@ -12,7 +12,6 @@ A score is a sum in a fixed order over the edges of its own question, so it has 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph.csr import Bools, Floats, Ints, sorted_distinct
 from kgqa_core.graph.expand import Expander, Expansion, match_relations, read_cvts
+from kgqa_core.graph.input_files import scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import Block, Listed, SubgraphReport, flatten, join_blocks, pack_block
 
@@ -72,10 +72,7 @@ def cut_subgraphs(
     ids = pq.read_table(questions / QUESTIONS_FILE, columns=["id"])["id"].to_pylist()
     starts = range(0, len(ids), bucket_questions)
     buckets = [Bucket(n, at, min(bucket_questions, len(ids) - at)) for n, at in enumerate(starts)]
-    parts = out_dir / "parts"
-    shutil.rmtree(parts, ignore_errors=True)
-    parts.mkdir()
-    try:
+    with scratch_folder(out_dir / "parts") as parts:
         work = partial(cut_bucket, questions=questions, graph_folder=graph.folder, cut=cut, parts=parts)
         blocks = list(map_buckets(work, buckets))
         for bucket in buckets:
@@ -83,8 +80,6 @@ def cut_subgraphs(
             done.replace(out_dir / f"triples-{bucket.number:05d}.parquet")
         unused = match_relations(graph.relation_labels, cut.drop_relations)[1]
         return join_blocks(list(chain.from_iterable(blocks)), ids, graph, out_dir, unused)
-    finally:
-        shutil.rmtree(parts, ignore_errors=True)
 
 
 def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: SubgraphSection, parts: Path) -> list[Path]:

@@ -260,9 +260,8 @@ class PlanAsker:
     def decoding(self, num_plans: int) -> Decoding:
         """Return how ``num_plans`` plans are searched for: where there are no beams, among samples."""
         width = max(num_plans, self.num_beams)
-        stop = (
-            () if self.space is not None and self.searches == "bound" else (END,)
-        )  # a constraint ends the text itself
+        ends_itself = self.space is not None and self.searches == "bound"  # a constraint ends the text
+        stop = () if ends_itself else (END,)
         if self.searches == "samples":
             num, heat = SAMPLES * width, TEMPERATURE
             return Decoding(self.max_new_tokens, "sample", num_returns=num, temperature=heat, stop=stop)

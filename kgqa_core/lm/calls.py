@@ -89,7 +89,7 @@ class Meter:
                 spent[2] += usage.seconds
                 spent[3] += price.of(usage.num_prompt_tokens, usage.num_tokens) if price else 0.0
 
-    def may_ask(self, system: str, question_id: str, budget: Budget, *, pending: int = 0) -> bool:
+    def may_ask(self, system: str, question_id: str, budget: Budget, *, pending: int) -> bool:
         """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not."""
         if not question_id or budget == UNLIMITED:
             return True

@@ -25,7 +25,7 @@ from kgqa_core.errors import KgqaError, is_out_of_memory
 from kgqa_core.lm import tune_data as data
 from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob
-from kgqa_core.lm.tune_journal import Journal, OnPoint, Progress
+from kgqa_core.lm.tune_journal import Journal, OnPoint, Progress, ignore
 from kgqa_core.lm.tune_loop import Loop, dev_losses, training_arguments
 
 VERSION = 5  # of how the same inputs become weights: no state of another version is gone on with
@@ -49,9 +49,7 @@ class TuneReport(BaseModel):
     cpu_seconds: float  # of the steps and evaluations; one process
 
 
-def tune(
-    job: TuneJob, on_point: OnPoint = lambda name, step, value: None, progress: Progress = lambda done, total: None
-) -> TuneReport:
+def tune(job: TuneJob, on_point: OnPoint = ignore, progress: Progress = ignore) -> TuneReport:
     """Fine-tune a local model on instruction data (RoG Eq. 7, EPERM Eq. 8) and save it as ``job.tuned``.
 
     Under torchrun every process calls this; the first one writes and tells, all return the same figures. Raises
@@ -77,7 +75,7 @@ def tune(
             shares=tokens.shares(batches),
             judge=lambda: dev_losses(tunable, tokens, judged, **judging),
             steps=len(batches),
-            told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),
+            told=(on_point, progress) if rank == 0 else (ignore, ignore),
         )
         _train(tunable, tokens, batches, job, arguments, journal)
         journal.restore_best()
@@ -157,10 +155,7 @@ def do_job(file: Path) -> None:
 
 
 def tune_in_processes(
-    job: TuneJob,
-    processes: int,
-    on_point: OnPoint = lambda name, step, value: None,
-    progress: Progress = lambda done, total: None,
+    job: TuneJob, processes: int, on_point: OnPoint = ignore, progress: Progress = ignore
 ) -> TuneReport:
     """Do what ``tune`` does, in several processes of torchrun where more than one is asked for, a GPU for each.
 

@@ -30,6 +30,12 @@ TENSORS, STATE = "state.safetensors", "state.json"
 SAVING_SHARE = 20  # saving takes at most one part in so many of the time
 OnPoint = Callable[[str, int, float], None]  # told each point of the curves: name, step, value
 Progress = Callable[[int, int], None]  # told steps done, and steps in all
+
+
+def ignore(*_: object) -> None:
+    """Be told, and do nothing: an ``OnPoint`` or a ``Progress`` where nobody listens."""
+
+
 _log = logging.getLogger(__name__)
 
 

@@ -254,14 +254,14 @@ def _read(text: str) -> LabelPath:
 NUM_CLUES = 3  # words of a question that are taken for clues
 
 
-def open_random(seed: int = 0, context: int = CONTEXT) -> Player:
+def open_random(seed: int = 0) -> Player:
     """Return a player that picks at random among what a call shows."""
-    return Player(f"random-v{VERSION}-{seed}", Control(seed), context)
+    return Player(f"random-v{VERSION}-{seed}", Control(seed))
 
 
-def open_first(context: int = CONTEXT) -> Player:
+def open_first() -> Player:
     """Return a player that always picks the first of what a call shows."""
-    return Player(f"first-v{VERSION}", Control(None), context)
+    return Player(f"first-v{VERSION}", Control(None))
 
 
 @dataclass(frozen=True, slots=True)

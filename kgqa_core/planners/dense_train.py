@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import safetensors.torch
+import scipy.sparse
+import torch
+from torch import Tensor
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import write_tensors, written_whole
@@ -29,16 +33,12 @@ from kgqa_core.instructions.plan import PlanQuestion
 from kgqa_core.text.transformer import Floats, SplitEncoder
 from kgqa_core.types import LabelPath
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Parts = dict[str, Tensor]
-
 MEMBER_SEEDS = 1000  # between the seeds of the members of one planner
 LENGTHS_SORTED = 8  # batches that are drawn together and sorted by length
 MAX_NORM = 1.0  # of the encoder's gradient
 LAST_RATE = 0.02  # share of the learning rate that the last steps have
 TINY = 1e-6
+Parts = dict[str, Tensor]
 Progress = Callable[[int, int, float], None]
 """(steps done, steps in all, loss of the last one)"""
 
@@ -70,8 +70,6 @@ def fit_dense(
     Returns num_questions, num_without_paths (left out), num_paths and cpu_seconds. Raises InputError where no question
     has a path. ``encoder`` is a folder of another BERT-shaped encoder; None: MiniLM.
     """
-    import torch
-
     started = process_time()
     used = [question for question in train if question.paths]
     if not used:
@@ -130,8 +128,6 @@ def train_vectors(
     ``states`` are the n questions' lower ones, ``path_texts`` [P, D] the unit vectors of the paths' texts, ``targets``
     those of ``DenseModel``. Returns map [D, D], free [P, D] and bias [P]: what ``path_vectors`` and scores are made of.
     """
-    import torch
-
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
     for module in encoder.upper.modules():
@@ -167,8 +163,6 @@ def train_vectors(
 
 def _plan_updates(upper: list[Any], parts: Parts, settings: DensePlannerSection, num_steps: int) -> tuple[Any, Any]:
     """Return the optimiser, and its learning rates by step: up, then linearly down."""
-    import torch
-
     decay, rate = settings.weight_decay, settings.learning_rate
     groups: list[dict[str, Any]] = [  # the free parts of the path vectors have a rate of their own
         {"params": upper, "lr": rate, "weight_decay": decay},
@@ -185,15 +179,11 @@ def _plan_updates(upper: list[Any], parts: Parts, settings: DensePlannerSection,
 
 def path_vectors(path_texts: Tensor, parts: Parts) -> Tensor:
     """Return unit vectors [P, D] of the training paths."""
-    import torch
-
     return torch.nn.functional.normalize(path_texts @ parts["map"] + parts["free"], dim=1)
 
 
 def set_loss(scores: Tensor, right: Tensor) -> Tensor:
     """Return the mean over the batch of -log P(any right column), P the softmax of ``scores`` [B, P]."""
-    import torch
-
     log_probs = torch.log_softmax(scores, dim=1)
     return -torch.logsumexp(log_probs.masked_fill(right == 0, -math.inf), dim=1).mean()
 
@@ -250,7 +240,6 @@ class DenseModel:
 
 def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> None:
     """Write the folder ``out``, whole or not at all."""
-    import torch
 
     def write(arrays: dict[str, Any], name: str) -> None:
         write_tensors(folder / name, {key: torch.as_tensor(array) for key, array in arrays.items()})
@@ -273,9 +262,6 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
 
 def read_dense(folder: Path) -> DenseModel:
     """Read what ``save_dense`` wrote; ArtifactError where it is missing, damaged, or of another version."""
-    import safetensors
-    import safetensors.torch
-
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         if facts["version"] != VERSION:
@@ -298,8 +284,6 @@ def read_dense(folder: Path) -> DenseModel:
 
 
 def _matrix(rows: Sequence[Sequence[int]], num_paths: int) -> Any:
-    import scipy.sparse
-
     pointers = np.cumsum([0, *map(len, rows)])
     places = np.array([place for row in rows for place in row], dtype=np.int32)
     values = np.ones(len(places), dtype=np.float32)

@@ -23,14 +23,7 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.input_files import (
-    MAX_REJECT_TEXT,
-    NUM_SHOWN,
-    check_rejects,
-    records_table,
-    require_file,
-    texts_table,
-)
+from kgqa_core.graph import input_files
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions.coverage import LintReport, lint_questions
@@ -112,7 +105,7 @@ def build_questions(
     try:
         _check_rejects(loaded.rejects, len(loaded.questions), section, loaded.unknown)
     except InputError as error:
-        shown = [(reject.file, reject.line) for reject in loaded.rejects[:NUM_SHOWN]]
+        shown = [(reject.file, reject.line) for reject in loaded.rejects[: input_files.NUM_SHOWN]]
         unknown = list(dict.fromkeys(loaded.unknown[place] for place in shown if place in loaded.unknown))
         if not unknown:
             raise
@@ -134,10 +127,10 @@ def build_questions(
         questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes, subgraphs=subgraphs
     )
     tables = {
-        "questions": records_table(questions, schemas.QUESTIONS),
-        "rejects": records_table(loaded.rejects, schemas.REJECTS),
-        "coverage": records_table(lint.reach, schemas.COVERAGE),
-        "missing": texts_table(loaded.missing, schemas.MISSING.names).cast(schemas.MISSING),
+        "questions": input_files.records_table(questions, schemas.QUESTIONS),
+        "rejects": input_files.records_table(loaded.rejects, schemas.REJECTS),
+        "coverage": input_files.records_table(lint.reach, schemas.COVERAGE),
+        "missing": input_files.texts_table(loaded.missing, schemas.MISSING.names).cast(schemas.MISSING),
     }
     _write(out_dir, tables, {"lint": lint, "subset": subset, "variant": variant})
     return QuestionReport(
@@ -171,7 +164,7 @@ def read_topics(section: QuestionSection) -> list[str]:
     for file in list_files(section):
         for number, text, parsed in open_format(section.format).read(file):
             if isinstance(parsed, Fault):
-                rejects.append(Reject(file.shown, number, parsed.reason, text[:MAX_REJECT_TEXT]))
+                rejects.append(Reject(file.shown, number, parsed.reason, text[: input_files.MAX_REJECT_TEXT]))
             else:
                 topics.update(parsed.topics)
                 num_questions += 1
@@ -187,8 +180,8 @@ def _check_rejects(
     faults = [one for one in rejects if (one.file, one.line) not in unknown]
     few_miss = num_questions and len(rejects) - len(faults) <= section.max_missing_ratio * num_rows
     counted = faults if few_miss else rejects
-    check_rejects(
-        [records_table(counted[:NUM_SHOWN], schemas.REJECTS)],
+    input_files.check_rejects(
+        [input_files.records_table(counted[: input_files.NUM_SHOWN], schemas.REJECTS)],
         num_rejects=len(counted),
         num_rows=num_rows,
         max_ratio=section.max_reject_ratio if num_questions else 0,
@@ -360,7 +353,7 @@ def plan_variant(section: QuestionSection) -> VariantReport | None:
 
 def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
-    require_file(path, what="list of dev questions")
+    input_files.require_file(path, what="list of dev questions")
     ids = list[str]()
     for number, line in enumerate(path.read_text("utf-8-sig", errors="replace").split("\n"), 1):
         if not line.strip():

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -122,7 +121,7 @@ def cover_steps(
     answerable: NDArray[np.bool_],
     *,
     max_steps: int,
-    partial: Collection[str] = (),
+    partial: Collection[str],
 ) -> tuple[Reach, ...]:
     """Return what is within 0..max_steps steps, by split, of what ``gold_hops`` and ``find_answerable`` gave.
 
@@ -152,6 +151,8 @@ def cover_steps(
 
 def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
     """Return how many names several entities have, and the first of them; in DuckDB, which may use its disk."""
+    import duckdb
+
     with duckdb.connect() as connection:
         create_view(connection, "entities", [graph.folder / "entities.parquet"])
         shared = "select name, count(*) over () from entities group by name having count(*) > 1 order by name"

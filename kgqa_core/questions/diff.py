@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +28,12 @@ from kgqa_core.graph.search_graph import BLOCKS_FILE
 from kgqa_core.questions.build import read_questions
 from kgqa_core.types import Question
 
+if TYPE_CHECKING:
+    import duckdb
+
 DIGEST = "digest"  # column of BLOCKS_FILE: hash of a subgraph by labels
 GONE = -1
+MEMORY_LIMIT = "1GB"  # of DuckDB
 SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
 RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
 
@@ -84,14 +87,14 @@ class GraphComparison:
         return _spread(self.old, self.old_ends, hops - 1), _spread(self.new, self.new_ends, hops - 1)
 
 
-def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: str = "1GB") -> GraphComparison:
+def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph) -> GraphComparison:
     """Compare two graphs; ArtifactError, OSError or ValueError where one is damaged."""
     views = {
         f"{age}_{kind}": sorted(graph.folder.glob(files))
         for age, graph in (("old", old), ("new", new))
         for kind, files in (("entity", "entities.parquet"), ("relation", "relations.parquet"), ("triple", "triples-*"))
     }
-    with TemporaryDirectory(prefix="kgqa-diff-") as spill, connect(memory_limit, Path(spill), views) as connection:
+    with TemporaryDirectory(prefix="kgqa-diff-") as spill, connect(MEMORY_LIMIT, Path(spill), views) as connection:
         new_ids, num_renamed = _match_entities(connection)
         changed = _changed_triples(connection, old, new, new_ids)
     num_kept = int((new_ids != GONE).sum())
@@ -328,9 +331,7 @@ class Moved:
     detail: str = ""  # "+120 -3"
 
 
-def find_drift(
-    diff: BuildDiff, limits: DriftSection, *, guard_graph: bool = True, guard_questions: bool = True
-) -> list[Moved]:
+def find_drift(diff: BuildDiff, limits: DriftSection, *, guard_graph: bool, guard_questions: bool) -> list[Moved]:
     """Return what moved beyond the limits.
 
     ``guard_graph`` False: triples, entities, relations and names do not count, as other settings made the graph;

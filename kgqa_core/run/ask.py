@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
@@ -19,13 +19,12 @@ from kgqa_core.config_base import Section
 from kgqa_core.config_file import explain
 from kgqa_core.errors import ArtifactError, InputError, LinkError, shorten
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.link import link_question
 from kgqa_core.run.open import encoder_of, load_system, open_system, relation_texts, unit_norm
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.text.encoder import Encoder, RememberedEncodings
 from kgqa_core.types import Prediction, Question
-
-if TYPE_CHECKING:
-    from kgqa_core.systems.etd import ExplorerSystem
 
 CARD = "served.json"
 NEAR_ROWS = 20  # of many that cannot be asked get near names: to find them all names of the graph are read
@@ -108,8 +107,6 @@ def link_asked(question: str, topics: Sequence[str], graph: KnowledgeGraph, *, n
     Raises InputError where the question is empty or no text, LinkError where no topic is found, with the nearest names
     if ``near``.
     """
-    from kgqa_core.questions.link import link_question
-
     if not question.strip():
         raise InputError("the question is empty")
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,15 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.alignment import Meant, learn_wordings
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
 from kgqa_core.instructions.render import Prompts, read_prompts
+from kgqa_core.lm.calls import Meter
+from kgqa_core.lm.types import LanguageModel
+from kgqa_core.oracle.oracle import Knowledge, open_oracle
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
+from kgqa_core.oracle.player import open_first, open_random
+from kgqa_core.planners.evaluate import read_cases
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.coverage import fill_hops
+from kgqa_core.questions.link_text import link_topics
 from kgqa_core.run import open as opening
 from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
@@ -31,14 +39,11 @@ from kgqa_core.run.stages import StageSpec
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.run.stages.systems import chosen_settings
 from kgqa_core.systems.answering import PlanSource
+from kgqa_core.systems.etd import ExplorerSystem
+from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
 from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.types import CandidateSource
 from kgqa_core.types import LabelPath, Question
-
-if TYPE_CHECKING:
-    from kgqa_core.lm.calls import Meter
-    from kgqa_core.lm.types import LanguageModel
-    from kgqa_core.systems.etd import ExplorerSystem
 
 FUSION_FILE = "fusion.json"
 MAX_DEV = 5000  # dev questions that a fusion is chosen on
@@ -86,9 +91,6 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
 
     ``linked=False``: with their own topics, also where systems get those found again in the text alone.
     """
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import fill_hops
-
     systems, search = section_of(pipeline), search_graph(pipeline)
     folder = pipeline.artifact("questions").folder
     questions = read_questions(folder, pipeline.config.evaluation.split)
@@ -98,8 +100,6 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     reenter = search.reenter_topic
     questions = fill_hops(questions, search.entities, reenter_topic=reenter, subgraphs=search.subgraphs)
     if linked and systems.topics == "linked":
-        from kgqa_core.questions.link_text import link_topics
-
         questions = link_topics(questions, search.entities, examples=read_questions(folder, "train"))
         if (blocks := search.subgraphs) is not None:  # what a question's subgraph lacks is not found
             questions = [replace(one, topics=blocks.inside(one.id, one.topics)) for one in questions]
@@ -108,8 +108,6 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
 
 def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
     """Return the best-executing plans of the questions that are asked; what an oracle and hard negatives know."""
-    from kgqa_core.planners.evaluate import read_cases
-
     folder = pipeline.artifact("supervision").folder
     cases = read_cases(folder, pipeline.config.evaluation.split, "best")
     return {case.id: case.paths for case in cases}
@@ -117,9 +115,6 @@ def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
 
 def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     """Choose on dev how explorer and planner are fused; return the choice, its parts' figures and all points."""
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
-
     dev = read_questions(pipeline.artifact("questions").folder, "dev")
     questions = [one for one in dev if one.topics and one.claim is None]  # a verdict counts by its evidence: not here
     if len(questions) > MAX_DEV:
@@ -232,7 +227,7 @@ class Parts:
             return PlanAsker(prompts, space)
         config = self.pipeline.config
         held = space if opening.only_existing(config) else None
-        return PlanAsker(prompts, held, searches=opening.plan_searches(config, self.row))
+        return PlanAsker(prompts, held, searches=opening.model_section(config, "plan", self.row).searches)
 
     def fusion(self) -> Mapping[str, Any]:
         """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
@@ -242,8 +237,6 @@ class Parts:
 
     def _hard_negatives(self) -> Mapping[str, Sequence[LabelPath]]:
         """Return each question's gold plan among wrong ones: of plans that do equally well the one that is meant."""
-        from kgqa_core.planners.evaluate import read_cases
-
         folder, split = self.pipeline.artifact("supervision").folder, self.pipeline.config.evaluation.split
         known = learn_wordings((one.text, one.paths) for one in read_cases(folder, "train"))
         golds = {
@@ -265,14 +258,10 @@ class Parts:
             self.base = opening.base_content(self.pipeline, role, self.row) or opened[role].model.name
             return self._metered(opened)
         if answerer == "oracle":
-            from kgqa_core.oracle.oracle import Knowledge, open_oracle
-
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
             player = open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
         else:
-            from kgqa_core.oracle.player import open_first, open_random
-
             player = open_random(self.seed) if answerer == "random" else open_first()
         self.base = player.name
         return self._metered({"reason": Player(player)})

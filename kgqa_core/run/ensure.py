@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from kgqa_core.artifacts import Artifact, Recipe, hash_json, write_json
 from kgqa_core.config_base import FileDataset
 from kgqa_core.errors import DriftError, InputError
+from kgqa_core.questions.diff import Build, BuildDiff, Moved, compare_builds, find_drift, moved_table
 from kgqa_core.run.pipeline import Pipeline, StageOutcome, content_of
 from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import Recorder, write_record
-
-if TYPE_CHECKING:
-    from kgqa_core.questions.diff import BuildDiff, Moved
 
 CHANGES = "changes"  # the stage of the comparison
 VERSION = 2  # raised whenever the same builds would give other tables
@@ -66,8 +68,6 @@ def ensure(
 
 def _require_asked(pipeline: Pipeline, keys: Iterable[str]) -> None:
     """Raise InputError where a stage would find no question in the evaluation split: said before hours of training."""
-    import pyarrow.parquet as pq
-
     verbs = [ASKING[kind] for key in keys if (kind := pipeline.specs[key].stage) in ASKING]
     if verbs and "questions" in pipeline.specs:
         split, path = pipeline.config.evaluation.split, pipeline.artifact("questions").folder / "questions.parquet"
@@ -104,8 +104,6 @@ def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[S
 
 def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worker: Worker) -> list[StageOutcome]:
     """Accept the build that the data stages made; return its comparison with the last one, where they differ."""
-    from kgqa_core.questions.diff import moved_table
-
     now = {outcome.key: outcome.artifact for outcome in data if outcome.key in COMPARED}
     if not now:
         return []
@@ -141,16 +139,11 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
 
 def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artifact]) -> StageOutcome:
     """Write what differs between two builds, unless it is there: so it is found once, and shown."""
-    from kgqa_core.questions.diff import Build, compare_builds
-
     hops = pipeline.config.exploration.steps
     inputs = {f"{when} {key}": build[key].content for when, build in (("last", last), ("now", now)) for key in build}
     recipe = Recipe(CHANGES, VERSION, {"hops": hops}, inputs)
 
     def write(folder: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         recorder = Recorder(CHANGES)
         folders = [{key: artifact.folder for key, artifact in build.items()} for build in (last, now)]
         old, new = (Build(one["graph"], one["questions"], one.get("subgraphs")) for one in folders)
@@ -173,10 +166,6 @@ def _find_moved(
     pipeline: Pipeline, changes: Artifact, last: dict[str, Artifact], now: dict[str, Artifact]
 ) -> list[Moved]:
     """Return what moved beyond the limits; what other settings or another version made is not held against the data."""
-    from pydantic import TypeAdapter
-
-    from kgqa_core.questions.diff import BuildDiff, find_drift
-
     dataset = pipeline.config.dataset
     if not isinstance(dataset, FileDataset) or dataset.drift is None:
         return []

@@ -22,17 +22,23 @@ from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Prices, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.lm.types import LanguageModel, Machine, ModelSection, Searches, Weights
+from kgqa_core.instructions import plan
+from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
+from kgqa_core.instructions.render import read_prompts
+from kgqa_core.lm.call_store import CallStore
+from kgqa_core.lm.calls import Meter, Metered, RoleModels
+from kgqa_core.lm.types import LanguageModel, Machine, ModelSection, Weights
+from kgqa_core.planners.evaluate import IsValid, leads_somewhere, made_of, read_cases
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.coverage import fill_hops
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.systems.etd import ExplorerSystem
+from kgqa_core.text.encoder import Encoder, HashEncoder, encode_cached
+from kgqa_core.text.transformer import local_encoder, minilm_encoder
 from kgqa_core.types import Question, Split
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.model import EncodeTexts
-    from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
-    from kgqa_core.lm.calls import Meter
-    from kgqa_core.planners.evaluate import IsValid
-    from kgqa_core.systems.etd import ExplorerSystem
-    from kgqa_core.text.encoder import Encoder
 
 ENCODINGS_FILE = "encodings.parquet"
 MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapter"  # inside the artifacts of lm and reasoner
@@ -53,11 +59,7 @@ def device_of(config: RunConfig) -> str:
 def encoder_of(section: EncoderSection) -> Encoder:
     """Return the text encoder that a section describes; weights are loaded when it first encodes."""
     if isinstance(section, HashEncoderSection):
-        from kgqa_core.text.encoder import HashEncoder
-
         return HashEncoder(section.dim)
-    from kgqa_core.text.transformer import local_encoder, minilm_encoder
-
     if isinstance(section, LocalEncoderSection):
         return local_encoder(section.path, pooling=section.pooling)
     return minilm_encoder()
@@ -65,8 +67,6 @@ def encoder_of(section: EncoderSection) -> Encoder:
 
 def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
     """Return unit-norm encodings [n, encoding_dim], computing only those that no run of this home has seen before."""
-    from kgqa_core.text.encoder import encode_cached
-
     cache, encoder = pipeline.home / "cache" / "encodings", encoder_of(pipeline.config.encoding)
     told = partial(pipeline.progress, "encoding texts")
     return unit_norm(encode_cached(texts, encoder=encoder, cache_dir=cache, progress=told))
@@ -113,9 +113,6 @@ def plan_graph(pipeline: Pipeline) -> SearchGraph | None:
 
 def read_with_hops(pipeline: Pipeline, *splits: Split) -> list[Question]:
     """Return the linked questions of some splits, with their hops wherever these can be known."""
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import fill_hops
-
     folder, reenter = pipeline.artifact("questions").folder, pipeline.config.dataset.reenter_topic
     questions = [question for split in splits for question in read_questions(folder, split)]
     return fill_hops(questions, graph_of(pipeline), reenter_topic=reenter, subgraphs=subgraphs_of(pipeline))
@@ -149,18 +146,18 @@ def load_system(
     ``encoder`` is the identity of the text encoder, ``encode`` makes unit-norm vectors of texts.
     """
     from kgqa_core.explorer.model import load_explorer
-    from kgqa_core.systems.etd import ExplorerSystem
 
     (model, card), kept = load_explorer(folder, encoder=encoder), evaluation.evidence_paths
     system = ExplorerSystem(graph, model, card, encode, evidence_paths=kept, batch_size=batch_size)
     return system.limited(edge_budget=evaluation.edge_budget, attention_threshold=evaluation.attention_threshold)
 
 
-def model_section(config: RunConfig) -> ModelSection:
-    """Return the section of the run's language model, which opens it; ConfigError where the run has none."""
-    if config.lm is None:
+def model_section(config: RunConfig, role: Role | None = None, row: str = "") -> ModelSection:
+    """Return the section that opens the run's language model, or a role's player; ConfigError where it has none."""
+    player = config.player(role, row) if role else None
+    section: ModelSection | None = config.lm if player is None or isinstance(player, OwnModelSection) else player
+    if section is None:
         raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
-    section: ModelSection = config.lm
     return section
 
 
@@ -227,18 +224,10 @@ def _role_weights(pipeline: Pipeline, seed: int, role: Role, row: str) -> tuple[
     return section, weights
 
 
-def plan_searches(config: RunConfig, row: str = "") -> Searches:
-    """Return how the model that plays ``plan`` finds several plans."""
-    player = config.player("plan", row)
-    section: ModelSection = model_section(config) if isinstance(player, OwnModelSection) else player
-    return section.searches
-
-
 def model_label(config: RunConfig, role: Role, row: str = "") -> str:
     """Return what tables call the model that plays a role: ``smollm2-135m+rog``."""
     player = config.player(role, row)
-    is_own = isinstance(player, OwnModelSection)
-    section: ModelSection = model_section(config) if is_own else player
+    section, is_own = model_section(config, role, row), isinstance(player, OwnModelSection)
     adapter = getattr(section, "adapter", None)
     if is_own and player.adapter != "tuned":
         adapter = player.adapter if isinstance(player.adapter, Path) else None
@@ -277,9 +266,6 @@ def metered(
 
     The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
     """
-    from kgqa_core.lm.call_store import CallStore
-    from kgqa_core.lm.calls import Meter, Metered, RoleModels
-
     meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
         around: dict[int, Metered] = {}
@@ -292,8 +278,6 @@ def metered(
 
 def taught(pipeline: Pipeline) -> list[PlanQuestion]:
     """Return the questions that planners learn from, with the paths that the run's supervision chooses."""
-    from kgqa_core.planners.evaluate import read_cases
-
     plans = pipeline.config.plans
     assert plans is not None
     return read_cases(pipeline.artifact("supervision").folder, "train", plans.supervision, plans.precision_threshold)
@@ -301,8 +285,6 @@ def taught(pipeline: Pipeline) -> list[PlanQuestion]:
 
 def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:
     """Return what makes a plan valid: it leads somewhere, or its relations are those of training."""
-    from kgqa_core.planners.evaluate import leads_somewhere, made_of
-
     if search is not None:
         return leads_somewhere(search)
     return made_of({label for one in taught(pipeline) for path in one.paths for label in unsigned(path)})
@@ -310,8 +292,6 @@ def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:
 
 def path_constraints(search: SearchGraph) -> PathConstraints:
     """Return the plans that exist in a graph."""
-    from kgqa_core.instructions.plan import PathConstraints
-
     return PathConstraints(search.graph, max_hops=search.max_hops, reenter_topic=search.reenter_topic)
 
 
@@ -337,18 +317,15 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         exists = steps_around(path_constraints(search)) if search else None
         yield OpenedPlanner(open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists))
         return
-    from kgqa_core.instructions.plan import GeneratorPlanner, PlanAsker, PlanInstruction, RelationConstraint
-    from kgqa_core.instructions.render import read_prompts
-
-    space: PathConstraints | RelationConstraint | None = None
+    space: PathConstraints | plan.RelationConstraint | None = None
     if search:
         space = path_constraints(search) if only_existing(pipeline.config) else None
     else:
         paths = [path for one in taught(pipeline) for path in one.paths]
         steps = sorted({step for path in paths for step in path})
-        space = RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
+        space = plan.RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        prompts = PlanInstruction(read_prompts(pipeline.config.prompts))
-        asker = PlanAsker(prompts, space, searches=plan_searches(pipeline.config, row))
-        yield OpenedPlanner(GeneratorPlanner(model, asker), meter)
+        prompts = plan.PlanInstruction(read_prompts(pipeline.config.prompts))
+        asker = plan.PlanAsker(prompts, space, searches=model_section(pipeline.config, "plan", row).searches)
+        yield OpenedPlanner(plan.GeneratorPlanner(model, asker), meter)

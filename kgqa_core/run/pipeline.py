@@ -17,15 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from kgqa_core.artifacts import (
-    Artifact,
-    ArtifactStore,
-    Recipe,
-    hash_json,
-    read_artifact,
-    read_note,
-    write_json,
-)
+from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, hash_json, read_artifact, read_note, write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, SystemSource, make_row
-from kgqa_core.graph.build import rebatch
+from kgqa_core.graph.input_files import rebatch
 from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems.types import Answered, AskedCall
 from kgqa_core.types import Prediction, ReasoningPath, Step

@@ -20,14 +20,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.alignment import learn_wordings
-from kgqa_core.instructions.examples import (
-    CASES,
-    Source,
-    draw_probabilities,
-    fold_of,
-    make_examples,
-    write_examples,
-)
+from kgqa_core.instructions.examples import CASES, Source, draw_probabilities, fold_of, make_examples, write_examples
 from kgqa_core.instructions.plan import PathConstraints
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example

@@ -305,7 +305,7 @@ def test_a_chunk_of_which_a_power_cut_left_an_empty_file_is_answered_again(
 ) -> None:
     """A name can be on the disk before what it names."""
     pipeline = choosing(num_questions=8, draw=stages.TABLES.index(torn))
-    monkeypatch.setattr("kgqa_core.systems.tables.merge_parts", lambda *args: 1 / 0)
+    monkeypatch.setattr(stages, "merge_parts", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         ensure(pipeline, [SYSTEM])
     monkeypatch.undo()

@@ -10,15 +10,7 @@ import pytest
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.types import EndpointLmSection
-from tests.run.specs import (
-    PLANS_ONLY,
-    TAUGHT,
-    TUNED_RUN,
-    another,
-    assert_in_order,
-    changed,
-    specs_of,
-)
+from tests.run.specs import PLANS_ONLY, TAUGHT, TUNED_RUN, another, assert_in_order, changed, specs_of
 
 SCORED = {f"plans-{planner}-seed0" for planner in ("generator", "dense")}
 GROUND = {"questions", "explorer-seed0", "controls"}

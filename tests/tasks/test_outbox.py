@@ -17,14 +17,7 @@ from tasks.outbox import end_killed, noted, waiting
 from tasks.runtime import mark_crashed, only_process
 from tasks.tracking import publish
 from tests.conftest import Start
-from tests.tasks.published import (
-    SYSTEMS,
-    Pipeline,
-    a_run,
-    reused,
-    seen,
-    told,
-)
+from tests.tasks.published import SYSTEMS, Pipeline, a_run, reused, seen, told
 
 
 @pytest.mark.slow

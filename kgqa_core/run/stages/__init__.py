@@ -2,7 +2,7 @@
 
 A new stage is one new module that exports ``STAGES``, and its name in ``MODULES``. Everything else follows from the
 declaration: when it is stale, what is made before it, its Prefect task, its record for MLflow, its line in
-``kgqa status``. The modules import their rooms when a stage is built, so that looking at a run stays cheap.
+``kgqa status``. What loads torch, scipy or DuckDB is imported where it is used: looking at a run stays cheap.
 """
 
 from __future__ import annotations

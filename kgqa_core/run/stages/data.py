@@ -20,7 +20,14 @@ from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError
+from kgqa_core.graph.build import BuildLimits, build_graph
+from kgqa_core.graph.closure import build_from_dump
+from kgqa_core.graph.closure_walk import IDS, labels_named
+from kgqa_core.graph.dump import parse_dump
+from kgqa_core.graph.dump_rows import DumpOptions
+from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.profiles import SYNTAXES
+from kgqa_core.questions.build import build_questions, read_topics
 from kgqa_core.questions.formats import list_files, question_files
 from kgqa_core.run.cluster import MapTasks, chunk_mapper
 from kgqa_core.run.open import graph_of, subgraphs_of
@@ -162,9 +169,6 @@ def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
 def _parse(
     run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder, *, map_files: MapTasks = map, threads: int = 1
 ) -> None:
-    from kgqa_core.graph.dump import parse_dump
-    from kgqa_core.graph.dump_rows import DumpOptions
-
     graph, files = _dump(run.config), list(spec.files.values())
     assert graph is not None
     options = DumpOptions(graph.profile, max_reject_ratio=graph.max_reject_ratio)
@@ -179,16 +183,12 @@ def _parse(
 
 def _read_topics(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Write the distinct topics of all question files: the graph depends on these, not on texts and answers."""
-    from kgqa_core.questions.build import read_topics
-
     topics = read_topics(_question_section(run))
     pq.write_table(pa.table([topics], schema=schemas.TOPICS), folder / TOPICS_FILE, compression="zstd")
     recorder.metric("num_topics", len(topics))
 
 
 def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    from kgqa_core.graph.build import BuildLimits, build_graph
-
     if source := _dump(run.config):
         _build_closure(run, source, folder, recorder)
         return
@@ -218,10 +218,6 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 
 
 def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, recorder: Recorder) -> None:
-    from kgqa_core.graph.build import BuildLimits
-    from kgqa_core.graph.closure import build_from_dump
-    from kgqa_core.graph.closure_walk import IDS, labels_named
-
     dumps = [run.artifact(key).folder for key in run.specs if key.startswith(DUMP)]
     allowed = min(base.size_in_bytes(section.memory_limit) for section in (run.config.runtime, run.config.cluster))
     memory_limit, spill = f"{int(DUCKDB_SHARE * allowed) // 2**20}MiB", folder / "spill"
@@ -249,7 +245,6 @@ def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, record
 
 def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Put the subgraphs of all questions side by side in one graph of rows: from their files, or cut from the graph."""
-    from kgqa_core.graph.subgraph_build import build_subgraphs
     from kgqa_core.graph.subgraph_cut import cut_subgraphs
 
     graph = graph_of(run)
@@ -269,8 +264,6 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 
 
 def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    from kgqa_core.questions.build import build_questions
-
     report = build_questions(
         _question_section(run),
         graph=graph_of(run),

@@ -16,11 +16,20 @@ from kgqa_core.artifacts import JOURNAL, write_json
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, nearest_beside
+from kgqa_core.evaluation.figures import report_row
+from kgqa_core.evaluation.metrics import join_scores, score_predictions
+from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, subgraph_keys, walk_of
 from kgqa_core.schemas import ENCODINGS
+from kgqa_core.systems.controls import fit_template_control, score_controls
+from kgqa_core.systems.etd import AnswerCost
+from kgqa_core.text import transformer
+from kgqa_core.text.encoder import hash_text
 from kgqa_core.tracking import Recorder, answers_metric, hop_metric
 
 if TYPE_CHECKING:
@@ -49,9 +58,7 @@ def encoder_identity(config: RunConfig) -> dict[str, Any]:
     """Return what the configuration and our code say about the encoder; of a local one, its files say the rest."""
     section = config.encoding.model_dump(mode="json", exclude={"path"})
     if isinstance(config.encoding, LocalEncoderSection):
-        from kgqa_core.text.transformer import VERSION
-
-        return {**section, "version": VERSION}
+        return {**section, "version": transformer.VERSION}
     return {**section, "identity": opening.encoder_of(config.encoding).name}
 
 
@@ -62,11 +69,9 @@ def _encoder_files(config: RunConfig) -> dict[str, Path]:
 
 def folder_files(folder: Path, key: str, name: str) -> dict[str, Path]:
     """Return the files of a transformers folder that decide what it does, called ``name``; ``key`` is its setting."""
-    from kgqa_core.text.transformer import content_files
-
     if not folder.is_dir():
         raise ConfigError(f"{key}: {folder} is no folder{nearest_beside(folder)}")
-    return {f"{name}/{path.name}": path for path in content_files(folder)}
+    return {f"{name}/{path.name}": path for path in transformer.content_files(folder)}
 
 
 def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -129,9 +134,6 @@ def _evaluation_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _encode(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Encode the distinct texts and relations that the cache does not hold yet, and keep what this run needs."""
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.text.encoder import hash_text
-
     graph, masked = opening.graph_of(run), run.config.exploration.mask_topics
     asked = {question.asked(masked) for question in read_questions(run.artifact("questions").folder)}
     texts = sorted(asked.union(opening.relation_texts(graph)))
@@ -159,7 +161,6 @@ def _train(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> 
 def question_set(run: Pipeline) -> QuestionSet:
     """Return what a run's dataset teaches."""
     from kgqa_core.explorer.fit import QuestionSet
-    from kgqa_core.questions.build import read_questions
 
     questions, search = run.artifact("questions").folder, opening.search_graph(run)
     train, dev = (search.place(read_questions(questions, split)) for split in ("train", "dev"))
@@ -169,9 +170,6 @@ def question_set(run: Pipeline) -> QuestionSet:
 
 def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Fit the template control on training questions and score both controls on the evaluation split."""
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.systems.controls import fit_template_control, score_controls
-
     search = opening.search_graph(run)
     control = fit_template_control(
         search.graph,
@@ -191,12 +189,6 @@ def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
 def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Answer the evaluation split, score the answers, and put the controls beside the scores."""
     import torch
-
-    from kgqa_core.evaluation.figures import report_row
-    from kgqa_core.evaluation.metrics import join_scores, score_predictions
-    from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
-    from kgqa_core.questions.coverage import find_answerable
-    from kgqa_core.systems.etd import AnswerCost
 
     config, system, split = run.config, opening.open_system(run, spec.seed), run.config.evaluation.split
     graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -17,6 +17,11 @@ from kgqa_core.artifacts import write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import PlansDataset
 from kgqa_core.errors import InputError
+from kgqa_core.graph.input_files import check_rejects, records_table
+from kgqa_core.graph.supervision import write_supervision
+from kgqa_core.instructions.plan import PlanQuestion
+from kgqa_core.planners import evaluate
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
@@ -25,9 +30,6 @@ from kgqa_core.run.stages.tuning import model_files, model_recipe, plan_stages, 
 from kgqa_core.schemas import REJECTS
 from kgqa_core.tracking import Recorder, hop_metric
 from kgqa_core.types import EVERY_SPLIT, Reject, Split
-
-if TYPE_CHECKING:
-    from kgqa_core.instructions.plan import PlanQuestion
 
 REPORT_FILE = "supervision.json"
 SCORES_FILE = "scores.json"
@@ -77,26 +79,21 @@ def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _find_supervision(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Find every question's shortest relation paths, or read those that its files give."""
-    from kgqa_core.planners.evaluate import PATHS_FILE
-
     dataset = run.config.dataset
     counts = _read_given(dataset, folder) if isinstance(dataset, PlansDataset) else _search_graph(run, folder)
     for name, value in counts.items():
         recorder.metric(name.replace(" ", "_"), value)
-    recorder.table("paths", PATHS_FILE)
+    recorder.table("paths", evaluate.PATHS_FILE)
 
 
 def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
-    from kgqa_core.graph.supervision import write_supervision
-    from kgqa_core.planners.evaluate import PATHS_FILE, write_asked
-
     search = opening.search_graph(run)
     placed = search.place(opening.read_with_hops(run, *EVERY_SPLIT))
-    write_asked(placed, folder, mask_topics=run.config.exploration.mask_topics)
+    evaluate.write_asked(placed, folder, mask_topics=run.config.exploration.mask_topics)
     report = write_supervision(
         search.graph,
         placed,
-        folder / PATHS_FILE,
+        folder / evaluate.PATHS_FILE,
         max_hops=search.max_hops,
         reenter_topic=search.reenter_topic,
         progress=lambda done: run.progress("finding supervision", done, len(placed)),
@@ -109,13 +106,10 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
 
 def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from plan files; return counts. InputError: more lines are unusable than may be."""
-    from kgqa_core.graph.input_files import check_rejects, records_table
-    from kgqa_core.planners.evaluate import read_plan_file, write_given
-
     questions: list[tuple[Split, PlanQuestion]] = []
     rejects: list[Reject] = []
     for split, path in dataset.plan_files.items():
-        found = read_plan_file(path)
+        found = evaluate.read_plan_file(path)
         questions += [(split, question) for question in found.questions]
         rejects += found.rejects
         check_rejects(
@@ -125,7 +119,7 @@ def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
             max_ratio=dataset.max_reject_ratio,
             section="dataset",
         )
-    write_given(questions, folder)
+    evaluate.write_given(questions, folder)
     pq.write_table(records_table(rejects, REJECTS), folder / "rejects.parquet")
     counts = {
         "num_questions": len(questions),
@@ -158,9 +152,6 @@ def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 
 def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Ask for plans, follow the first of each where there is a graph, and score them."""
-    from kgqa_core.planners import evaluate
-    from kgqa_core.questions.build import read_questions
-
     split, source, planner = run.config.evaluation.split, run.artifact("supervision").folder, spec.section["planner"]
     questions, num_plans = evaluate.read_cases(source, split), spec.section["num_plans"]
     if not questions:

@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from kgqa_core.artifacts import JOURNAL, write_json, written_whole
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF
@@ -19,6 +22,13 @@ from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ROLES
 from kgqa_core.config_systems import PLACES, Answerer, ChooseSection, system_type
 from kgqa_core.errors import ConfigError
+from kgqa_core.evaluation import tables
+from kgqa_core.evaluation.compare import side_by_side
+from kgqa_core.evaluation.figures import system_row
+from kgqa_core.evaluation.predictions import render_path
+from kgqa_core.evaluation.runs import group_runs, read_system_run
+from kgqa_core.lm.calls import Meter
+from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
 from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
@@ -26,6 +36,7 @@ from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
 from kgqa_core.run.stages.explorer import explorer_key, record_scores
 from kgqa_core.run.stages.tuning import PLAN, model_files, model_recipe, model_stages, plan_stages, prompt_hashes
+from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.tracking import Recorder
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
@@ -136,7 +147,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     if asks:
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
-            needs += model_stages(config, seed, systems.roles_of(row), row)
+            needs += model_stages(config, seed, asks, row)
         if answerer == "oracle":
             section |= {f"oracle.{setting}": value for setting, value in systems.oracle.model_dump().items()}
             needs.append("supervision")
@@ -144,8 +155,9 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         needs.append("supervision")
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed, row), *([f"fusion-seed{seed}"] if kind.fuses else [])]
-    asked = {*(systems.roles_of(row) if answerer == "lm" else ())}
-    asked |= {*(PLAN if source == "generator" else ())}  # whoever answers, the run's own model plans
+    asked = {*asks} if answerer == "lm" else set()
+    if source == "generator":
+        asked |= {*PLAN}  # whoever answers, the run's own model plans
     roles = [role for role in ROLES if role in asked]
     section |= model_recipe(config, roles, row)
     section |= {f"model.{role}": model_label(config, role, row) for role in roles}  # as tables show it
@@ -189,9 +201,6 @@ def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recor
 
 def _choose_settings(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Let each point of a row's grid answer, unless a killed run has had it answer; keep the best."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     assert run.config.systems is not None
     row, answerer = str(spec.section.get("row", spec.section["system"])), spec.section.get("answered_by", "lm")
     points, figures = run.config.systems.choose.points(row), []
@@ -238,26 +247,16 @@ def chosen_settings(pipeline: Pipeline, spec: StageSpec) -> dict[str, Any]:
 
 
 def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    from kgqa_core.evaluation.compare import side_by_side
-    from kgqa_core.evaluation.runs import group_runs, read_system_run
-    from kgqa_core.evaluation.tables import (
-        paper_datasets,
-        published_beside,
-        read_published,
-        render_side_by_side,
-        side_by_side_document,
-    )
-
     runs = [read_system_run(run.artifact(key).folder / "predictions.parquet") for key in spec.needs]
     found = side_by_side(group_runs(runs))
     hops = sorted({hops for entrant in found.entrants for hops in entrant.row.by_hops})
-    datasets = paper_datasets(run.config.dataset.name, hops)
-    published = published_beside(read_published(PUBLISHED), datasets, found.entrants)
-    document = side_by_side_document(found, published)
+    datasets = tables.paper_datasets(run.config.dataset.name, hops)
+    published = tables.published_beside(tables.read_published(PUBLISHED), datasets, found.entrants)
+    document = tables.side_by_side_document(found, published)
     for row in document["rows"]:
         del row["predictions"]  # where they are on this machine is not what was found
     write_json(folder / "comparison.json", document)
-    (folder / "comparison.md").write_text(render_side_by_side(found, published), encoding="utf-8")
+    (folder / "comparison.md").write_text(tables.render_side_by_side(found, published), encoding="utf-8")
 
 
 # ------ How a system answers: chunk by chunk, here or on Dask workers, then its figures.
@@ -279,8 +278,6 @@ class Chunk:
 
     def is_done(self) -> bool:
         """Say whether all its parts are there; of one without an end (a power cut) only the name is."""
-        import pyarrow.parquet as pq
-
         try:
             return all(pq.read_metadata(self.part(table)) for table in TABLES)
         except (OSError, ValueError):
@@ -289,11 +286,7 @@ class Chunk:
 
 def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
-    from kgqa_core.evaluation.figures import system_row
-    from kgqa_core.evaluation.runs import read_system_run
-    from kgqa_core.questions.coverage import find_answerable
     from kgqa_core.run.compare import read_asked, section_of
-    from kgqa_core.systems.tables import merge_parts
 
     size, asked = section_of(run).chunk, read_asked(run)
     parts = folder / JOURNAL / f"{PARTS}-{size}"
@@ -323,7 +316,6 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 @contextmanager
 def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> Iterator[MapTasks]:
     """Yield what maps chunks, over a Dask cluster where there are many questions; whoever listens hears of each."""
-    from kgqa_core.lm.calls import Meter
     from kgqa_core.run.compare import close_bench
 
     def told(done: int, total: int) -> None:
@@ -354,11 +346,7 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 
     ``run`` is the run itself, where this is its process.
     """
-    import pyarrow.parquet as pq
-
-    from kgqa_core.evaluation.predictions import render_path
     from kgqa_core.run.compare import cached_bench, close_bench
-    from kgqa_core.systems.tables import write_answered, write_calls
 
     bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint, run)
     systems = RunConfig.model_validate_json(chunk.config).systems

@@ -16,18 +16,24 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_lm import OwnModelSection, Role
 from kgqa_core.errors import ConfigError
+from kgqa_core.graph.supervision import read_supervision, takes
+from kgqa_core.instructions.alignment import learn_wordings
+from kgqa_core.instructions.examples import ALIGNED, Source, fold_of, make_examples, write_examples
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm import gguf
+from kgqa_core.planners.evaluate import PATHS_FILE, read_cases
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys
 from kgqa_core.run.stages.explorer import folder_files, question_set
+from kgqa_core.systems.tables import CANDIDATES_FILE, read_candidates, write_candidates
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Prediction, Question, Split
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.fit import QuestionSet
-    from kgqa_core.instructions.examples import Source
 
 INSTRUCTIONS_FILE = "instructions.parquet"
 TAUGHT: tuple[Split, ...] = ("train", "dev")
@@ -46,9 +52,8 @@ def model_recipe(config: RunConfig, roles: Iterable[Role] = PLAN, row: str = "")
     """Return what the configuration says of the models that play some roles; their files, or names, say the rest."""
     recipe: dict[str, Any] = {}
     for role in roles:
-        player = config.player(role, row)
-        is_own = isinstance(player, OwnModelSection)
-        if said := (opening.model_section(config) if is_own else player).recipe():
+        if said := opening.model_section(config, role, row).recipe():
+            is_own = isinstance(config.player(role, row), OwnModelSection)
             recipe["lm" if is_own else f"lm.{role}"] = said
     return recipe
 
@@ -94,8 +99,6 @@ def _adapter_files(adapter: Path | None, key: str, name: str) -> dict[str, Path]
 
 def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
     """Return the hashes of the prompts of some instructions, with their variants and system prompts, or of all."""
-    from kgqa_core.instructions.render import read_prompts
-
     hashes = read_prompts(config.prompts).hashes
     wanted = re.compile(rf"({'|'.join(map(re.escape, instructions))})([_.].*)?" if instructions else ".*")
     return {name: content for name, content in hashes.items() if wanted.fullmatch(name)}
@@ -186,9 +189,6 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _find_candidates(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Train one explorer per fold; dev questions, which none of them learns from, are answered by the first."""
-    from kgqa_core.instructions.examples import fold_of
-    from kgqa_core.systems.tables import CANDIDATES_FILE, write_candidates
-
     folds, whole = spec.section["folds"], question_set(run)
     found: list[Prediction] = []
     for fold in range(folds):
@@ -225,11 +225,6 @@ def _answer_unseen(
 
 
 def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    from kgqa_core.graph.supervision import read_supervision, takes
-    from kgqa_core.instructions.alignment import learn_wordings
-    from kgqa_core.instructions.examples import ALIGNED, make_examples, write_examples
-    from kgqa_core.planners.evaluate import PATHS_FILE
-
     source, skipped = _example_source(run), Counter[str]()
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
     if source.reasoner.meant_only or not ALIGNED.isdisjoint(source.reasoner.mixture):
@@ -250,10 +245,6 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
 
 def _example_source(run: Pipeline) -> Source:
     """Return what examples are made of."""
-    from kgqa_core.instructions.examples import Source
-    from kgqa_core.instructions.render import read_prompts
-    from kgqa_core.systems.tables import read_candidates
-
     plans, reasoner = run.config.plans, run.config.reasoner
     search = opening.plan_graph(run)
     assert plans is not None and reasoner is not None
@@ -272,14 +263,10 @@ def _example_source(run: Pipeline) -> Source:
 def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
     """Yield the training and dev questions, on what their plans are followed in."""
     if "questions" in run.specs:
-        from kgqa_core.questions.build import read_questions
-
         search, folder = opening.search_graph(run), run.artifact("questions").folder
         for split in TAUGHT:
             yield from search.place(read_questions(folder, split))
         return
-    from kgqa_core.planners.evaluate import read_cases
-
     for split in TAUGHT:
         for asked in read_cases(run.artifact("supervision").folder, split):
             yield Question(asked.id, asked.text, asked.text, (), (), split)
