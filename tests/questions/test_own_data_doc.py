@@ -9,7 +9,7 @@ import pytest
 
 from kgqa_core.config_base import FileDataset
 from kgqa_core.config_file import read_config
-from kgqa_core.graph import formats, nsm
+from kgqa_core.graph import formats, input_files, nsm
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions import formats as question_formats
@@ -61,8 +61,8 @@ def test_every_question_that_it_asks_of_the_example_names_an_entity(
 
 
 def test_every_reason_is_in_the_table() -> None:
-    reasons = [formats.NOT_UTF8, formats.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD, formats.BAD_QUOTES]
-    reasons += [formats.NOT_JSON, link.DUPLICATE_ID, link.NO_ANSWER, link.NO_TOPIC, link.NO_MENTION]
+    reasons = [input_files.NOT_UTF8, input_files.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD]
+    reasons += [formats.BAD_QUOTES, formats.NOT_JSON, link.DUPLICATE_ID, link.NO_ANSWER, link.NO_TOPIC, link.NO_MENTION]
     reasons += [
         formats.MARK_INSIDE,
         question_formats.KEY_TWICE,
