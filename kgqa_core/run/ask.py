@@ -74,11 +74,13 @@ class Answerer:
     def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
         linked: list[Question | Answer] = []
+        num_failed = 0
         for row in asked:
             try:
-                near = sum(isinstance(item, Answer) for item in linked) < NEAR_ROWS
+                near = num_failed < NEAR_ROWS
                 linked.append(link_asked(row.question, [row.topic or ""], self.system.graph, near=near))
             except InputError as problem:
+                num_failed += 1
                 names = problem.nearest if isinstance(problem, LinkError) else ()
                 linked.append(Answer(row.question, (), (), error=str(problem), nearest=names))
         answers = iter(self._answer([item for item in linked if isinstance(item, Question)]))
