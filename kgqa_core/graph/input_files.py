@@ -295,7 +295,7 @@ def check_rejects(
     """
     if num_rejects <= max_ratio * num_rows:
         return
-    first = islice((row for table in rejects for row in table.slice(0, NUM_SHOWN).to_pylist()), NUM_SHOWN)
+    first = list(islice((row for table in rejects for row in table.slice(0, NUM_SHOWN).to_pylist()), NUM_SHOWN))
     shown = "; ".join(f"{row['file']}:{row['line']}: {row['reason']}: {shorten(row['text'], 80)}" for row in first)
     share, enough = 100 * num_rejects / num_rows, math.ceil(1000 * num_rejects / num_rows) / 1000
     told = f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %)"
@@ -303,4 +303,6 @@ def check_rejects(
     if num_rejects == num_rows:
         told = f"none of {num_rows} rows can be used"
         cure = f"Is the file what {section} says it is? docs/own-data.md shows the lines of each format"
+        if first[0]["text"].split("{")[0].strip() == "[":  # a dump of objects as one list, often over many lines
+            cure = f"Is {first[0]['file']} one JSON list? Make a line of each object: jq -c '.[]' old.json > new.jsonl"
     raise InputError(f"{told}; the first:\n  {shown}\n{cure}")

@@ -187,6 +187,14 @@ def test_a_file_of_which_no_line_can_be_used_is_asked_about_whatever_may_be_reje
         assert "dataset.questions says it is? docs/own-data.md" in str(stopped.value)
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_list_is_told_how_to_become_lines(tmp_path: Path, build: Build, indent: int | None) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps([{"question": "Who?", "answers": ["f1"]}], indent=indent), encoding="utf-8")
+    with pytest.raises(InputError, match=r"Is own.json one JSON list\? .*jq -c '\.\[\]'"):
+        build(path, max_reject_ratio=1)
+
+
 @pytest.mark.parametrize(
     ("text", "held", "spelt"),
     [
