@@ -94,8 +94,8 @@ METAQA = {  # instruction -> share of the questions
 }
 DEMO = {name: 0.8 * share for name, share in METAQA.items()}
 PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
-    "metaqa-joint": {"train": 60, "dev": 20},
-    "demo": {"train": 40, "dev": 15},
+    "metaqa-joint": {"train": 30, "dev": 20},
+    "demo": {"train": 20, "dev": 15},
 }
 TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1536, "dev_examples": 6}
 LICENCES = {
@@ -105,13 +105,14 @@ LICENCES = {
     "Freebase, names of a sample": "CC BY",
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
-WEBQSP = {"reason": 0.3, "choose": 0.015, "plan": 0.03}
-WORLDS = {"reason": 0.55, "choose": 0.05, "plan": 0.15, "score_relations": 0.03}
+WEBQSP = {"reason": 0.15, "choose": 0.01, "plan": 0.02}
+WORLDS = {"reason": 0.9, "choose": 0.04, "plan": 0.15, "score_relations": 0.03}
 WORLD_POOLS = 0.2  # share of their questions with a pool as of a retriever
 DRAWS, WORLD_QUESTIONS = 1, 18  # of each world, and of each draw
-PROPOSED = {"metaqa-joint": 0.3, "demo": 0.3, "worlds": 0.6}  # share of the questions whose plans the encoder proposes
+TWO_STEPS = 0.75  # share of those that are drawn with two steps
+PROPOSED = {"metaqa-joint": 0.3, "demo": 0.3, "worlds": 0.9}  # share of the questions whose plans the encoder proposes
 NUM_PROPOSED = 12  # at most
-PASS = 8  # each draws other questions
+PASS = 9  # each draws other questions
 TAKEN = 0.5  # share of the way from the adapter before to the tuned one that is shipped: what was learned before stays
 
 
@@ -181,7 +182,7 @@ def propose(run: Pipeline, search: SearchGraph, questions: list[Question]) -> di
 def world_examples(out: Path) -> Iterator[Example]:
     """Yield the examples of ``DRAWS`` draws of each made-up world but those that are held out."""
     drawn = [
-        (f"{name}-{PASS}-{draw}", draw_world(relations, f"{name} {PASS} {draw}", WORLD_QUESTIONS))
+        (f"{name}-{PASS}-{draw}", draw_world(relations, f"{name} {PASS} {draw}", WORLD_QUESTIONS, TWO_STEPS))
         for name, relations in read_worlds().items()
         for draw in range(DRAWS)
         if name not in HELD_OUT

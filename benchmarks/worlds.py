@@ -126,8 +126,8 @@ def read_types() -> dict[str, tuple[str, str]]:
     return {name: (kind, value) for name, kind, value in rows}
 
 
-def draw_world(relations: list[Relation], seed: str, num_questions: int) -> World:
-    """Draw labels, names, facts and questions of one and two hops; equal seeds give equal worlds."""
+def draw_world(relations: list[Relation], seed: str, num_questions: int, two_steps: float = 0.4) -> World:
+    """Draw labels, names, facts and questions, a share of them of two steps; equal seeds give equal worlds."""
     chance = random.Random(seed)
     types = dict.fromkeys(kind for one in relations for kind in (one.head, one.tail))
     names = {kind: draw_names(kind, chance) for kind in types}
@@ -148,7 +148,7 @@ def draw_world(relations: list[Relation], seed: str, num_questions: int) -> Worl
     for _ in range(20 * num_questions):
         if len(questions) == num_questions:
             break
-        chain, text = draw_chain(relations, chance)
+        chain, text = draw_chain(relations, chance, two_steps)
         first = relations[chain[0][0]]
         topic = chance.choice(names[first.tail if chain[0][1] else first.head])
         reached = {topic}
@@ -162,12 +162,14 @@ def draw_world(relations: list[Relation], seed: str, num_questions: int) -> Worl
     return World(list(triples), questions, others)
 
 
-def draw_chain(relations: list[Relation], chance: random.Random) -> tuple[list[tuple[int, bool]], str]:
+def draw_chain(
+    relations: list[Relation], chance: random.Random, two_steps: float
+) -> tuple[list[tuple[int, bool]], str]:
     """Return a chain of one or two steps (relation, backward), and a question for it with ``{}`` for its topic."""
     place, backward = chance.randrange(len(relations)), chance.random() < 0.4
     last = relations[place]
     text = chance.choice(last.asked[backward])
-    if chance.random() < 0.6:
+    if chance.random() < 1 - two_steps:
         return [(place, backward)], text
     start = last.tail if backward else last.head
     before = [
