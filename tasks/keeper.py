@@ -53,7 +53,8 @@ from tasks.services import (
 )
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
-RUNS_SECONDS = 15.0  # between two looks at the runs
+RUNS_SECONDS = 15.0  # between two looks at the runs, and whether servers answer
+HUNG_LOOKS = 20  # of those, five minutes, at which a server that runs may not answer: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -76,6 +77,7 @@ class Keeper:
         self.services.write()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._starts: dict[str, list[float]] = {}
+        self._silent: dict[str, int] = {}  # server -> looks in a row at which it did not answer
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
         self._tries: dict[str, int] = {}  # run -> how often it was given to a worker again
@@ -133,7 +135,9 @@ class Keeper:
     def keep(self) -> None:
         """Look after everything, for ever."""
         dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
-        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, dumps.poll: poll_seconds()}
+        regularly: dict[Callable[[], object], float]
+        regularly = dict.fromkeys((self.end_hung, self.end_lost_runs, self.give_again), RUNS_SECONDS)
+        regularly[dumps.poll] = poll_seconds()
         done = dict.fromkeys(regularly, -math.inf)
         while True:
             for name, child in list(self._children.items()):
@@ -149,6 +153,16 @@ class Keeper:
                     self._attempt(work)
                     done[work] = time.monotonic()
             time.sleep(ROUND_SECONDS)
+
+    def end_hung(self) -> None:
+        """Kill a server of ours that runs and has not answered for HUNG_LOOKS looks: the next round starts it again."""
+        for name in self.services.own:
+            silent = self._children[name].poll() is None and not healthy(self.services, name)
+            self._silent[name] = self._silent.get(name, 0) + 1 if silent else 0
+            if self._silent[name] >= HUNG_LOOKS:
+                _log.warning("%s runs, did not answer at %d looks in a row, and is killed", name, HUNG_LOOKS)
+                self._children[name].kill()
+                self._silent[name] = 0
 
     def _attempt(self, work: Callable[..., object], *of: str) -> None:
         """Do what a Prefect that is away or a full disk may hinder: the next look tries again."""
