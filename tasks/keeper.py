@@ -31,7 +31,7 @@ from tasks.logs import JsonLines, wants_json
 from tasks.mlflow_store import mask
 from tasks.outbox import end_killed
 from tasks.poller import Poller, poll_seconds
-from tasks.runtime import mark_crashed
+from tasks.runtime import NOT_STARTED, mark_crashed
 from tasks.services import (
     ENDS,
     KEEPER,
@@ -64,7 +64,7 @@ PATIENCE = (
 )  # seconds before the first, second, ... start of what ended; the last one for all later
 CALM_SECONDS = 600.0  # what ran for so long starts again at once
 MAX_LOG = 20_000_000  # bytes; then it is kept as NAME.log.1, and begins anew
-TRIES, NOT_STARTED = 3, "Failed to submit flow run to infrastructure"  # a worker that could not reach Prefect, mostly
+TRIES = 3  # of a run that its worker could not start
 GOING_ON = ("PENDING", "RUNNING", "CANCELLING")
 _log = logging.getLogger(__name__)
 
