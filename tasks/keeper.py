@@ -54,7 +54,7 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs, and whether servers answer
-HUNG_LOOKS = 20  # of those, five minutes, at which a server that runs may not answer: a start may take as long
+HUNG_SECONDS = START_SECONDS  # that a server which runs may answer nothing: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -77,9 +77,9 @@ class Keeper:
         self.services.write()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._starts: dict[str, list[float]] = {}
-        self._silent: dict[str, int] = {}  # server -> looks in a row at which it did not answer
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
+        self._silent: dict[str, float] = {}  # server that runs -> when it first had no answer, by the same clock
         self._tries: dict[str, int] = {}  # run -> how often it was given to a worker again
         self._since = datetime.now(UTC).isoformat()
 
@@ -155,14 +155,14 @@ class Keeper:
             time.sleep(ROUND_SECONDS)
 
     def end_hung(self) -> None:
-        """Kill a server of ours that runs and has not answered for HUNG_LOOKS looks: the next round starts it again."""
+        """Kill a server of ours that runs and has answered nothing for HUNG_SECONDS: the next round starts it again."""
         for name in self.services.own:
-            silent = self._children[name].poll() is None and not healthy(self.services, name)
-            self._silent[name] = self._silent.get(name, 0) + 1 if silent else 0
-            if self._silent[name] >= HUNG_LOOKS:
-                _log.warning("%s runs, did not answer at %d looks in a row, and is killed", name, HUNG_LOOKS)
+            if self._children[name].poll() is not None or healthy(self.services, name):
+                self._silent.pop(name, None)
+            elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) >= HUNG_SECONDS:
+                _log.warning("%s runs, has answered nothing for %d s, and is killed", name, HUNG_SECONDS)
                 self._children[name].kill()
-                self._silent[name] = 0
+                del self._silent[name]
 
     def _attempt(self, work: Callable[..., object], *of: str) -> None:
         """Do what a Prefect that is away or a full disk may hinder: the next look tries again."""
