@@ -53,7 +53,8 @@ from tasks.services import (
 )
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
-RUNS_SECONDS = 15.0  # between two looks at the runs, and whether servers answer
+RUNS_SECONDS = 15.0  # between two looks at the runs
+ANSWER_SECONDS = 60.0  # between two looks at whether servers answer: MLflow logs each
 HUNG_SECONDS = START_SECONDS  # that a server which runs may answer nothing: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
@@ -135,9 +136,8 @@ class Keeper:
     def keep(self) -> None:
         """Look after everything, for ever."""
         dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
-        regularly: dict[Callable[[], object], float]
-        regularly = dict.fromkeys((self.end_hung, self.end_lost_runs, self.give_again), RUNS_SECONDS)
-        regularly[dumps.poll] = poll_seconds()
+        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, self.end_hung: ANSWER_SECONDS}
+        regularly |= {dumps.poll: poll_seconds()}
         done = dict.fromkeys(regularly, -math.inf)
         while True:
             for name, child in list(self._children.items()):
