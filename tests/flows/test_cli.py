@@ -139,14 +139,8 @@ def test_each_kind_of_error_has_its_exit_code(problem, capsys):
 @pytest.mark.parametrize(
     ("problem", "said"),
     [
-        (
-            PermissionError(13, "Permission denied", "here.html"),
-            "cannot read or write 'here.html': Permission denied",
-        ),
-        (
-            IsADirectoryError(21, "Is a directory", ".part", None, "here"),
-            "cannot read or write 'here': Is a directory",
-        ),
+        (PermissionError(13, "Permission denied", "here.html"), "cannot read or write 'here.html': Permission denied"),
+        (IsADirectoryError(21, "Is a directory", ".part", None, "here"), "cannot read or write 'here': Is a directory"),
         (OSError(28, "No space left on device"), "cannot read or write: No space left on device; free some space"),
     ],
 )

@@ -390,7 +390,7 @@ def test_a_training_that_its_worker_could_not_start_is_waited_for_as_the_keeper_
     pools = Pools(Scheduled(), *[never_began] * 3, Scheduled(), Running(), Completed()).use(monkeypatch)
     train_in_pool(tmp_path, "kgqa-gpu", home=tmp_path)
     assert not pools.states
-    pools = Pools(Scheduled(), *[never_began] * 99, lost_after=99).use(monkeypatch)  # by nobody
+    Pools(Scheduled(), *[never_began] * 99, lost_after=99).use(monkeypatch)  # by nobody
     with pytest.raises(KgqaError, match="training in the pool kgqa-gpu ended as Crashed"):
         train_in_pool(tmp_path, "kgqa-gpu", home=tmp_path)
 
