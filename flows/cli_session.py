@@ -99,7 +99,10 @@ def _as_ours(problem: Exception) -> KgqaError:
     if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
         name = problem.filename2 or problem.filename
         where = f" {shorten(str(name))}" if name is not None else ""
-        return ArtifactError(f"cannot read or write{where}: {problem.strerror}; mend this, or name another place")
+        cure = "mend this, or name another place"
+        if problem.errno == errno.ENOSPC:
+            cure = "free some space (`kgqa gc --all`), or name another place: for what kgqa keeps, by KGQA_HOME"
+        return ArtifactError(f"cannot read or write{where}: {problem.strerror}; {cure}")
     if not is_out_of_memory(problem):
         raise problem
     return KgqaError(

@@ -31,7 +31,7 @@ from tasks.logs import JsonLines, wants_json
 from tasks.mlflow_store import mask
 from tasks.outbox import end_killed
 from tasks.poller import Poller, poll_seconds
-from tasks.runtime import mark_crashed
+from tasks.runtime import NOT_STARTED, mark_crashed
 from tasks.services import (
     ENDS,
     KEEPER,
@@ -54,6 +54,8 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs
+ANSWER_SECONDS = 60.0  # between two looks at whether servers answer: MLflow logs each
+HUNG_SECONDS = START_SECONDS  # that a server which runs may answer nothing: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -63,7 +65,7 @@ PATIENCE = (
 )  # seconds before the first, second, ... start of what ended; the last one for all later
 CALM_SECONDS = 600.0  # what ran for so long starts again at once
 MAX_LOG = 20_000_000  # bytes; then it is kept as NAME.log.1, and begins anew
-TRIES, NOT_STARTED = 3, "Failed to submit flow run to infrastructure"  # a worker that could not reach Prefect, mostly
+TRIES = 3  # of a run that its worker could not start
 GOING_ON = ("PENDING", "RUNNING", "CANCELLING")
 _log = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class Keeper:
         self._starts: dict[str, list[float]] = {}
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
+        self._silent: dict[str, float] = {}  # server that runs -> when it first had no answer, by the same clock
         self._tries: dict[str, int] = {}  # run -> how often it was given to a worker again
         self._since = datetime.now(UTC).isoformat()
 
@@ -133,7 +136,8 @@ class Keeper:
     def keep(self) -> None:
         """Look after everything, for ever."""
         dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
-        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, dumps.poll: poll_seconds()}
+        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, self.end_hung: ANSWER_SECONDS}
+        regularly |= {dumps.poll: poll_seconds()}
         done = dict.fromkeys(regularly, -math.inf)
         while True:
             for name, child in list(self._children.items()):
@@ -149,6 +153,16 @@ class Keeper:
                     self._attempt(work)
                     done[work] = time.monotonic()
             time.sleep(ROUND_SECONDS)
+
+    def end_hung(self) -> None:
+        """Kill a server of ours that runs and has answered nothing for HUNG_SECONDS: the next round starts it again."""
+        for name in self.services.own:
+            if self._children[name].poll() is not None or healthy(self.services, name):
+                self._silent.pop(name, None)
+            elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) >= HUNG_SECONDS:
+                _log.warning("%s runs, has answered nothing for %d s, and is killed", name, HUNG_SECONDS)
+                self._children[name].kill()
+                del self._silent[name]
 
     def _attempt(self, work: Callable[..., object], *of: str) -> None:
         """Do what a Prefect that is away or a full disk may hinder: the next look tries again."""

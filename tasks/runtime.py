@@ -34,6 +34,8 @@ R = TypeVar("R")
 IO_RETRIES = 2
 TRAINING = "train_explorer/train"  # the deployment by which another pool trains
 POOL_SECONDS = 5.0  # between two looks at that training
+AGAIN_LOOKS = 24  # at one that its worker could not start: two minutes, in which the keeper schedules it again
+NOT_STARTED = "Failed to submit flow run to infrastructure"  # a worker that could not reach Prefect, mostly
 _log = logging.getLogger(__name__)
 
 
@@ -240,6 +242,11 @@ def only_process(home: Path, run_id: str) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+def never_began(state: State[Any] | None) -> bool:
+    """Say whether a run has crashed because its worker could not start it: the keeper schedules such a run again."""
+    return state is not None and state.is_crashed() and str(state.message).startswith(NOT_STARTED)
+
+
 def train_in_pool(config: Path, pool: str, *, home: Path, counts_for: str | None = None) -> None:
     """Let a worker of another pool train a run's explorers, in this home; where none would, warn and do nothing.
 
@@ -272,13 +279,15 @@ def train_in_pool(config: Path, pool: str, *, home: Path, counts_for: str | None
             _log.warning("%s is of the pool %s, not of %s: the explorers are trained here", TRAINING, its_pool, pool)
             return
         run = run_deployment(TRAINING, parameters={"config": str(config), "counts_for": counts_for}, timeout=0)
+        looks = AGAIN_LOOKS
         try:
-            while run.state is None or not run.state.is_final():
+            while run.state is None or not run.state.is_final() or (never_began(run.state) and looks):
                 time.sleep(POOL_SECONDS)
                 end_killed(home, mark_crashed)  # nobody else may look after what that machine lost
                 run = client.read_flow_run(run.id)
-                begun = run.state is not None and not (run.state.is_scheduled() or run.state.is_pending())
-                if not begun and not has_worker():  # the last one is gone since, and may never come back
+                looks = looks - 1 if never_began(run.state) else AGAIN_LOOKS
+                waits = run.state is None or run.state.is_scheduled() or run.state.is_pending()
+                if (waits or never_began(run.state)) and not has_worker():  # its last one may never come back
                     client.set_flow_run_state(run.id, Cancelled(message=nobody), force=True)
                     _log.warning(nobody)
                     return

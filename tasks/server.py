@@ -121,11 +121,11 @@ def _named(server: str, cure: str, home: Path | None = None) -> Iterator[None]:
         said = str(problem).partition(" - ")[0]
         if isinstance(problem, KgqaError) or not NO_SERVER.match(said):
             raise
-        raise _unusable(f"the Prefect server {server} cannot be used: {said}. ", cure, home) from None
+        raise unusable(f"the Prefect server {server} cannot be used: {said}. ", cure, home) from None
 
 
-def _unusable(said: str, cure: str, home: Path | None) -> KgqaError:
-    """Return the error for a server that cannot be used: a full disk has an exit code of its own."""
+def unusable(said: str, cure: str, home: Path | None) -> KgqaError:
+    """Return the error for servers that cannot be used: a full disk has an exit code of its own."""
     if home and (free := shutil.disk_usage(home).free) < DISK_BYTES:
         return ArtifactError(f"{said}{DISK_CURE.format(free=free // 2**20)}, then run again: finished stages are kept")
     return KgqaError(f"{said}{cure}")
@@ -197,7 +197,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, 
         file = home / "prefect" / "prefect.db"
         cure = f"Prefect's database {str(file)!r} is damaged. Move it away: only the list of past runs is lost."
     said = f"The temporary Prefect server {what}. The end of its log, {str(log)!r}:\n{tail or '(empty)'}\n"
-    raise _unusable(said, f"{cure} A server of your own is used where PREFECT_API_URL is set.", home)
+    raise unusable(said, f"{cure} A server of your own is used where PREFECT_API_URL is set.", home)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

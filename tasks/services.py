@@ -24,10 +24,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kgqa_core.artifacts import exclusive_lock, hash_json, written_whole
-from kgqa_core.errors import ConfigError, KgqaError
+from kgqa_core.errors import ConfigError
 from tasks.leftovers import end_process, process_started, services_file
 from tasks.logs import worker_settings
 from tasks.mlflow_store import DATABASES, absolute_places, ensure_store, is_server, store_folder
+from tasks.server import unusable
 
 TOKEN = "KGQA_SERVICES"  # the environment variable by which every process of ours is known  # noqa: S105
 PREFECT, MLFLOW, KEEPER = "prefect", "mlflow", "keeper"
@@ -252,8 +253,10 @@ def start_all(services: Services) -> Services:
                 return found
             time.sleep(POLL_SECONDS)
         said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        slow = f"after {START_SECONDS:.0f} s; is the machine busy? How far it came is in {log.parent}. Try again"
-        raise KgqaError("\n".join(["not everything started, and nothing is left running:", *(said or [slow])]))
+        slow = f"after {START_SECONDS:.0f} s; is the machine busy?"
+        why = slow if keeper.poll() is None else f"the keeper ended with code {keeper.returncode} and without a word"
+        told = ["not everything started, and nothing is left running:", *(said or [why]), ""]
+        raise unusable("\n".join(told), f"How far it came is in {log.parent}", home)
     finally:
         if not getattr(read_services(home), "ready", False):
             stop_all(home)

@@ -29,6 +29,7 @@ RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
 MAX_ROWS = 1000  # of a request
 MAX_BODY = 8 * 2**20  # bytes of a request
 SLOW_SECONDS = 30.0  # that a client may send nothing of its request, or read nothing of the reply
+BODY_SECONDS = 120.0  # that it may take to send all of it
 LAST_SECONDS = 120  # that requests which have begun may take once the server is to end
 HERE = ("127.0.0.1", "localhost")  # names of this machine for itself
 _log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class ChampionServer:
 class BoundedBody:
     """Refuses a body of more than ``MAX_BODY`` bytes as it comes: FastAPI would read all of it into memory.
 
-    Also one that stops coming: it would hold its connection, and the end of the server, for ever.
+    Also one that stops coming, or comes too slowly: it would hold its connection, and the end of the server, for ever.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -124,14 +125,16 @@ class BoundedBody:
         """Pass a request on."""
         from fastapi import HTTPException
 
-        size = 0
+        size, clock = 0, asyncio.get_running_loop().time
+        until = clock() + BODY_SECONDS
 
         async def counted() -> dict[str, Any]:
             nonlocal size
             try:
-                message = await asyncio.wait_for(receive(), SLOW_SECONDS)
+                message = await asyncio.wait_for(receive(), min(SLOW_SECONDS, until - clock()))
             except TimeoutError:
-                raise HTTPException(408, f"nothing of the request came for {SLOW_SECONDS:.0f} s") from None
+                late = f"nothing of the request came for {SLOW_SECONDS:.0f} s, or not all of it in {BODY_SECONDS:.0f}"
+                raise HTTPException(408, late) from None
             size += len(message.get("body", b""))
             if size > MAX_BODY:
                 raise HTTPException(413, f"a request has {MAX_BODY} bytes at most")

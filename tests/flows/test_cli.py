@@ -141,7 +141,7 @@ def test_each_kind_of_error_has_its_exit_code(problem, capsys):
     [
         (PermissionError(13, "Permission denied", "here.html"), "cannot read or write 'here.html': Permission denied"),
         (IsADirectoryError(21, "Is a directory", ".part", None, "here"), "cannot read or write 'here': Is a directory"),
-        (OSError(28, "No space left on device"), "cannot read or write: No space left on device"),
+        (OSError(28, "No space left on device"), "cannot read or write: No space left on device; free some space"),
     ],
 )
 def test_a_file_that_cannot_be_used_and_a_full_disk_are_messages(problem, said, capsys):
@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_used_and_a_full_disk_are_messages(problem, said, 
     with pytest.raises(typer.Exit) as ended:
         with_exit_code(command)()
     assert ended.value.exit_code == 5
-    assert capsys.readouterr().err.startswith(f"error: {said}; ")
+    assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 @pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])

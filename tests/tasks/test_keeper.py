@@ -317,6 +317,27 @@ def test_a_full_disk_ends_no_keeper_and_what_ended_starts_once_there_is_space(
     assert noted is not None and noted.processes["worker-kgqa-cpu"].pid == GONE + 2
 
 
+@pytest.mark.parametrize(("silent", "kills"), [(5, 0), (6, 1), (11, 1), (12, 2)])
+def test_a_server_that_runs_and_answers_nothing_for_minutes_is_killed_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, silent: int, kills: int
+) -> None:
+    kept, killed = StandIn(tmp_path), list[str]()
+    kept.services = replace(kept.services, own=("mlflow",))
+    server: Any = SimpleNamespace(poll=lambda: None, kill=lambda: killed.append("mlflow"))
+    kept._children["mlflow"], answers = server, iter([False] * silent)
+
+    def sleep(seconds: float) -> None:
+        clock.now += 60
+        if clock.now > 1000 + 60 * (silent + 5):
+            raise KeyboardInterrupt
+
+    clock.sleep = sleep
+    monkeypatch.setattr(keeper, "healthy", lambda *_: next(answers, True))
+    with pytest.raises(KeyboardInterrupt):
+        kept.keep()
+    assert len(killed) == kills
+
+
 def test_files_in_object_storage_hold_up_no_dump_that_is_here_and_where_all_are_there_it_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,7 @@ import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
 from kgqa_core.errors import ArtifactError, KgqaError
+from tasks import services
 from tasks.leftovers import process_started
 from tasks.runtime import pipeline_task, quick_imports, write_results_artifact
 from tasks.server import prefect_server
@@ -192,6 +193,23 @@ def test_a_server_that_cannot_start_on_a_full_disk_is_the_full_disk(
     full = r"(?s)temporary Prefect server.*The disk is full \(1 MiB free now\)"
     with pytest.raises(ArtifactError, match=full), prefect_server(tmp_path, timeout=0.3):
         pytest.fail("no server is that fast")
+
+
+def test_a_keeper_that_ends_without_a_word_on_a_full_disk_is_the_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        (tmp_path / "logs" / "keeper.log").touch()  # which takes nothing
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+    monkeypatch.setattr(services, "start", start)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    known = {name: "x" for name in ("token", "host", "prefect", "mlflow", "deployments")}
+    full = r"(?s)^not everything started.*the keeper ended with code 3.*The disk is full \(1 MiB free now\)"
+    with pytest.raises(ArtifactError, match=full):
+        services.start_all(services.Services(home=str(tmp_path), own=(), pools=(), **known))
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:

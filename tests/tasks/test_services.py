@@ -383,6 +383,18 @@ def test_a_training_whose_process_was_killed_is_not_waited_for(tmp_path: Path, m
     assert told == ["flow-run-1"]
 
 
+def test_a_training_that_its_worker_could_not_start_is_waited_for_as_the_keeper_schedules_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_began = Crashed(message="Failed to submit flow run to infrastructure: ReadTimeout: ")
+    pools = Pools(Scheduled(), *[never_began] * 3, Scheduled(), Running(), Completed()).use(monkeypatch)
+    train_in_pool(tmp_path, "kgqa-gpu", home=tmp_path)
+    assert not pools.states
+    Pools(Scheduled(), *[never_began] * 99, lost_after=99).use(monkeypatch)  # by nobody
+    with pytest.raises(KgqaError, match="training in the pool kgqa-gpu ended as Crashed"):
+        train_in_pool(tmp_path, "kgqa-gpu", home=tmp_path)
+
+
 def test_a_training_is_cancelled_with_who_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pools = Pools(Running()).use(monkeypatch)
     monkeypatch.setattr("tasks.outbox.end_killed", lambda *_: (_ for _ in ()).throw(TerminationSignal(signal=15)))

@@ -12,6 +12,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -169,7 +170,7 @@ from types import SimpleNamespace
 from tasks import serving
 now = SimpleNamespace(release=SimpleNamespace(id="r1"), answer=lambda rows: [{"long": "x" * 30_000_000}] * len(rows))
 serving.ChampionServer = lambda _: SimpleNamespace(now=now, keep_looking=lambda: None)
-serving.SLOW_SECONDS, serving.LAST_SECONDS = 1.0, 3
+serving.SLOW_SECONDS, serving.BODY_SECONDS, serving.LAST_SECONDS = 1.0, 3.0, 3
 serving.serve(None, host="127.0.0.1", port=int(sys.argv[1]))
 """
 
@@ -185,6 +186,23 @@ def test_who_sends_no_whole_request_is_given_up(sent: str, tmp_path: Path) -> No
         client.sendall((head if sent == "{" else "").encode() + sent.encode())
         assert (b"408" in client.recv(1000)) is (sent == "{")  # and nobody waits for ever
     assert "Traceback" not in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_who_sends_a_body_byte_by_byte_is_given_up_too(tmp_path: Path) -> None:
+    port, head = free_port(), b"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n\r\n"
+    with (
+        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
+        socket.create_connection(("127.0.0.1", port), timeout=0.3) as client,
+    ):
+        client.sendall(head)
+        for _ in range(40):
+            client.sendall(b" ")
+            with suppress(TimeoutError):
+                assert b"408" in client.recv(1000)
+                break
+        else:
+            pytest.fail("it is still waited for")
 
 
 @pytest.mark.slow
