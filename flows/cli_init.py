@@ -225,7 +225,9 @@ def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
     if any("0" in one and one == other for one, other in zip(both[0], both[-1], strict=False)) and len(both) > 1:
         return found | {"header": False}  # "Node 1" above "Node 7" is no header
     is_plain = places == tuple(range(len(names))) and form != "parquet"
-    return found | ({"header": True} if is_plain else {"columns": [names[place] for place in places]})
+    if is_plain or (form != "parquet" and len({names[place] for place in places}) < len(places)):  # "entity" twice
+        return found | {"header": True} | ({} if is_plain else {"columns": [place + 1 for place in places]})
+    return found | {"columns": [names[place] for place in places]}
 
 
 def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> list[str]:

@@ -203,6 +203,7 @@ def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str,
         ("g.csv", "subject_id,subject_type,verb,object_id", {"columns": ["subject_id", "verb", "object_id"]}),
         ("g.csv", "entity,entity_type,relation,value", {"columns": ["entity", "relation", "value"]}),
         ("g.csv", "entity,relation,entity", {"header": True}),
+        ("g.csv", "id,entity,relation,entity", {"header": True, "columns": [2, 3, 4]}),
     ],
 )
 def test_a_first_line_that_names_the_columns_is_a_setting(
@@ -247,6 +248,14 @@ def test_names_are_read_where_a_file_has_ids_beside_them_and_ids_where_names_com
     done = init("triples.csv", "questions.jsonl", "--names", "names.tsv", "--force")
     assert done.exit_code == 0 and "columns" not in done.stderr, done.stderr
     assert read_config(files / "my.yaml").dataset.graph.columns == ("subject_id", "predicate", "object_id")
+
+
+def test_columns_that_are_called_alike_are_read_by_place(files: Path) -> None:
+    rows = ["id,entity,relation,entity", *(f"{n},{line}".replace("\t", ",") for n, line in enumerate(TRIPLES))]
+    (files / "triples.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples.csv", "questions.jsonl")
+    assert done.exit_code == 0 and "have F1 100" in " ".join(done.stdout.split()), done.stderr
 
 
 def test_a_csv_with_semicolons_is_read(files: Path) -> None:
