@@ -124,7 +124,9 @@ def run_file(triples: Path, questions: Path, names: Path | None, out: Path, *, m
 
     graph = {"format": graph_format(triples), "path": _path(triples, out)}
     graph |= {"names": _path(names, out)} if names else {}
-    graph |= header_of(triples, graph["format"])
+    graph |= header_of(triples, graph["format"], ids=names is not None)
+    for doubt in _doubts(triples, graph, has_names=names is not None):
+        say(f"! {triples}: {doubt}", err=True)
     data = {"graph": graph, "questions": {"format": "jsonl", "path": _path(questions, out)}}
     try:
         run = build_draft(data, out)
@@ -185,7 +187,7 @@ def graph_format(path: Path) -> str:
         return form
     require_file(path, what="triples")
     number, first, _ = next(iter(first_fields(path, "\t", quotes=False)), (0, "", []))
-    for mark, form in SEPARATORS.items() if not first.startswith(('{"', '["')) else ():  # JSON has commas, too
+    for mark, form in SEPARATORS.items() if not first.startswith(('{"', '["', "[{")) else ():  # JSON has commas, too
         if first.count(mark) == 2 or guess_columns(first.split(mark)):
             return form
     if not number:
@@ -196,10 +198,10 @@ def graph_format(path: Path) -> str:
     )
 
 
-def header_of(path: Path, form: str) -> dict[str, Any]:
+def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
     """Return settings of the layout: for a first line that names the columns, and for a CSV file without commas.
 
-    Empty where the first line is a triple, or as the format expects.
+    Empty where the first line is a triple, or as the format expects. ``ids``: as of ``guess_columns``.
     """
     from kgqa_core.graph.formats import TRIPLE_COLUMNS, ends_empty, first_fields, guess_columns, open_parquet
 
@@ -216,14 +218,38 @@ def header_of(path: Path, form: str) -> dict[str, Any]:
         separator = next((mark for mark, one in SEPARATORS.items() if one == form), "")
         lines = [fields for *_, fields in first_fields(path, separator, False, 2)] if separator else []
     names = lines[0] if lines else []
-    places = guess_columns(names)
+    places = guess_columns(names, ids=ids)
     if places is None or names == list(TRIPLE_COLUMNS):
         return found | ({"columns": [1, 2, 3]} if ends_empty(lines) else {})
     both = [[re.sub(r"\d+", "0", name) for name in line] for line in lines[:2]]
     if any("0" in one and one == other for one, other in zip(both[0], both[-1], strict=False)) and len(both) > 1:
         return found | {"header": False}  # "Node 1" above "Node 7" is no header
     is_plain = places == tuple(range(len(names))) and form != "parquet"
-    return found | ({"header": True} if is_plain else {"columns": [names[place] for place in places]})
+    if is_plain or (form != "parquet" and len({names[place] for place in places}) < len(places)):  # "entity" twice
+        return found | {"header": True} | ({} if is_plain else {"columns": [place + 1 for place in places]})
+    return found | {"columns": [names[place] for place in places]}
+
+
+def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> list[str]:
+    """Return what a user should know of how a graph file is read: that names are and ids not, that blanks stay."""
+    from kgqa_core.graph.formats import first_fields
+
+    form, found = graph["format"], list[str]()
+    read, by_id = graph.get("columns"), header_of(path, form, ids=True).get("columns")
+    if read != by_id and not has_names:
+        left = ", ".join(name for name in by_id if name not in read)
+        found += [
+            f"read are the names in the columns {', '.join(read)}, not the ids in {left}. Entities of one name become "
+            "one. If they must not, give --names FILE, with lines of id and name: then the ids are read"
+        ]
+    mark = graph.get("delimiter") or next((mark for mark, one in SEPARATORS.items() if one == form), "")
+    lines = [fields for *_, fields in first_fields(path, mark, form == "csv", LINES_TRIED)] if mark else []
+    ends = [next((field for field in line if field.strip() not in ("", field)), "") for line in lines[1:] or lines]
+    if ends and all(ends):
+        found += [
+            f"blanks around a field count: {ends[0]!r} is not {ends[0].strip()!r}. Remove those that you do not mean"
+        ]
+    return found
 
 
 def _num_alike(lines: Sequence[Sequence[str]]) -> int:

@@ -241,12 +241,22 @@ def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> lis
     return [(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
 
 
-def guess_columns(names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return where head, relation and tail are, by what a header may call them; None where it is no header."""
-    words = [next(iter(re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)), "").casefold() for name in names]
+def guess_columns(names: Sequence[str], *, ids: bool = False) -> tuple[int, ...] | None:
+    """Return where head, relation and tail are, by what a header may call them; None where it is no header.
+
+    Where it has names of heads and of tails beside ids (``subject_id,subject``), names are meant, unless ``ids``.
+    """
+    words = [re.findall(r"([A-Z]+(?![a-z])|[A-Z]?[a-z]+)_?(\d*)", name) or [("", "")] for name in names]
+    stems = ["".join(first).casefold() for first, *_ in words]
+    kinds = [[word.casefold() for word, _ in rest] for _, *rest in words]
     places: list[int] = []
     for known in HEADER_WORDS:
-        places += [place for place, word in enumerate(words) if word in known and place not in places][:1]
+        fit = [n for n, (first, *_) in enumerate(words) if first[0].casefold() in known and n not in places]
+        places += sorted(fit, key=lambda n: stems[n] in {stems[place] for place in places})[:1]
+    for kind in (["label"], ["name"], []) if len(places) == len(HEADER_WORDS) and not ids else ():
+        named = [next((n for n in range(len(names)) if (stems[n], kinds[n]) == (stems[at], kind)), at) for at in places]
+        if kinds[named[0]] == kinds[named[2]] == kind and len({*named}) == len(named):
+            return tuple(named)
     return tuple(places) if len(places) == len(HEADER_WORDS) else None
 
 

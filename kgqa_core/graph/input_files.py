@@ -30,6 +30,7 @@ MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
 NUM_SHOWN = 5  # rejects in an error
 NOT_UTF8 = "not UTF-8"
 TRUNCATED = "truncated last line"
+LISTED = re.compile(r'\s*(?:\{\s*"(?!answers"|topics")(\w+)"\s*:\s*)?\[\s*(?:\{|$)')  # one JSON list, or it by its key
 COPY_BYTES = 2**20
 MAX_LINE_BYTES = 64 * 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
@@ -303,6 +304,9 @@ def check_rejects(
     if num_rejects == num_rows:
         told = f"none of {num_rows} rows can be used"
         cure = f"Is the file what {section} says it is? docs/own-data.md shows the lines of each format"
-        if first[0]["text"].split("{")[0].strip() == "[":  # a dump of objects as one list, often over many lines
-            cure = f"Is {first[0]['file']} one JSON list? Make a line of each object: jq -c '.[]' old.json > new.jsonl"
+        if inside := LISTED.match("".join(row["text"] for row in first)):
+            cure = f"jq -c '.{inside[1] or ''}[]' old.json > new.jsonl"
+            cure = f"Is {first[0]['file']} one JSON list? Make a line of each object: {cure}"
+        elif (section, first[0]["reason"]) == ("dataset.questions", "not JSON"):
+            cure += ', such as {"question": "Who is it?", "answers": ["a name"]} of jsonl'
     raise InputError(f"{told}; the first:\n  {shown}\n{cure}")

@@ -27,6 +27,7 @@ from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 Text = Annotated[str, Field(min_length=1)]
 Parsed = TypeVar("Parsed")
 KEY_TWICE = "a key twice in one object"
+TABLE_OR_LIST = re.compile(r"\s*(\[\s*(\{|$)|\{\s*$|(\w+[,;\t])*question[,;\t]\w)", re.IGNORECASE)  # line 1
 MADE = "made, not asked: only for train and dev"
 Span = tuple[int, int]  # characters of a text: start, one past the end
 
@@ -378,7 +379,7 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
 def read_asked(file: QuestionFile) -> Iterator[Placed]:
     """Yield what people ask: a question per line, as text or as a JSON object like that of ``JsonQuestion``.
 
-    Golds are left aside. The questions of a file are called ``<file>-<line number>`` where they have no id.
+    Golds are left aside. Ids that lack are ``<file>-<line number>``. InputError: line 1 is a table's or a list's.
     """
 
     def make(read: JsonQuestion, number: int) -> RawQuestion:
@@ -387,6 +388,8 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     parse_json = parser_of(JsonQuestion, make)
 
     def parse(line: str, number: int) -> RawQuestion | Fault:
+        if number == 1 and TABLE_OR_LIST.match(line.replace('"', "")):
+            raise InputError(f"{file.path} is a table or a JSON list. Put a question, or an object, on each line")
         if line.lstrip().startswith("{"):
             return parse_json(line, number)
         return make(JsonQuestion(question=line.strip()), number)

@@ -196,6 +196,14 @@ def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str,
         ("g.csv", "a;b,r,c;d", {}),
         ("g.tsv", "Node 1\tedge\tNode 2\nNode 1\tedge\tNode 3", {"header": False}),
         ("g.tsv", "source\ttype\ttarget\nNode 1\tedge\tNode 3", {"header": True}),
+        ("g.csv", "subject_id,subject,predicate,object_id,object", {"columns": ["subject", "predicate", "object"]}),
+        ("g.csv", "head,headLabel,rel,relLabel,tail,tailLabel", {"columns": ["headLabel", "relLabel", "tailLabel"]}),
+        ("g.csv", "node1_id,node1_name,type,node2_id,node2_name", {"columns": ["node1_name", "type", "node2_name"]}),
+        ("g.csv", "subject,predicate,object,object_label", {"columns": ["subject", "predicate", "object"]}),
+        ("g.csv", "subject_id,subject_type,verb,object_id", {"columns": ["subject_id", "verb", "object_id"]}),
+        ("g.csv", "entity,entity_type,relation,value", {"columns": ["entity", "relation", "value"]}),
+        ("g.csv", "entity,relation,entity", {"header": True}),
+        ("g.csv", "id,entity,relation,entity", {"header": True, "columns": [2, 3, 4]}),
     ],
 )
 def test_a_first_line_that_names_the_columns_is_a_setting(
@@ -225,6 +233,31 @@ def test_a_packed_file_and_a_folder_are_looked_into(tmp_path: Path) -> None:
         graph_format(lines)
 
 
+def test_names_are_read_where_a_file_has_ids_beside_them_and_ids_where_names_come_in_a_file(files: Path) -> None:
+    rows, people = ["subject_id,subject,predicate,object_id,object"], [line.split("\t") for line in TRIPLES]
+    rows += [f"id {head},{head},{relation},id {tail},{tail}" for head, relation, tail in people]
+    (files / "triples.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples.csv", "questions.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert "in the columns subject, predicate, object, not the ids in subject_id, object_id" in " ".join(
+        done.stderr.split()
+    )
+    ends = {end for head, _, tail in people for end in (head, tail)}
+    (files / "names.tsv").write_text("".join(f"id {end}\t{end}\n" for end in ends), encoding="utf-8")
+    done = init("triples.csv", "questions.jsonl", "--names", "names.tsv", "--force")
+    assert done.exit_code == 0 and "columns" not in done.stderr, done.stderr
+    assert read_config(files / "my.yaml").dataset.graph.columns == ("subject_id", "predicate", "object_id")
+
+
+def test_columns_that_are_called_alike_are_read_by_place(files: Path) -> None:
+    rows = ["id,entity,relation,entity", *(f"{n},{line}".replace("\t", ",") for n, line in enumerate(TRIPLES))]
+    (files / "triples.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples.csv", "questions.jsonl")
+    assert done.exit_code == 0 and "have F1 100" in " ".join(done.stdout.split()), done.stderr
+
+
 def test_a_csv_with_semicolons_is_read(files: Path) -> None:
     rows = ["Head;Relation;Tail", *(line.replace("\t", ";") for line in TRIPLES)]
     (files / "triples.csv").write_bytes("\r\n".join(["\ufeff" + rows[0], *rows[1:], ""]).encode())
@@ -233,6 +266,19 @@ def test_a_csv_with_semicolons_is_read(files: Path) -> None:
     assert done.exit_code == 0, done.stderr
     graph = read_config(files / "my.yaml").dataset.graph
     assert (graph.format, graph.delimiter, graph.header) == ("csv", ";", True)
+
+
+@pytest.mark.parametrize(("between", "end"), [(", ", ""), (",", " "), (" | ", ""), ("\t ", "")])
+def test_blanks_around_fields_are_told_since_they_make_other_entities(files: Path, between: str, end: str) -> None:
+    (files / "g.txt").write_text(
+        "".join(line.replace("\t", between) + f"{end}\n" for line in TRIPLES), encoding="utf-8"
+    )
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    told = " ".join(init("g.txt", "questions.jsonl").stderr.split())
+    assert "! g.txt: blanks around a field count" in told and "Remove those that you do not mean" in told
+    rest = [f"Person {n}, the {n}th ,is a,Person " for n in range(PEOPLE)]  # as text only, and not everywhere
+    (files / "g.txt").write_text("\n".join([*(line.replace("\t", ",") for line in TRIPLES), *rest]), encoding="utf-8")
+    assert "blanks" not in init("g.txt", "questions.jsonl", "--force").stderr
 
 
 def test_a_csv_with_an_empty_column_behind_the_last_separator_is_read(files: Path) -> None:
@@ -263,7 +309,8 @@ def test_what_is_no_graph_is_said(files: Path) -> None:
     (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
     swapped = init("questions.jsonl", "questions.jsonl")
     assert swapped.exit_code == 2 and "what format is this" in swapped.stderr
-    for line in ({"head": "a", "relation": "r", "tail": "b"}, ["a", "r", "b"]):  # their commas are no columns
+    triple = {"head": "a", "relation": "r", "tail": "b"}
+    for line in (triple, [triple], ["a", "r", "b"]):  # their commas are no columns
         (files / "triples.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
         as_json = init("triples.jsonl", "questions.jsonl")
         assert as_json.exit_code == 2 and "what format is this" in as_json.stderr

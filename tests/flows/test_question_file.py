@@ -250,6 +250,23 @@ def test_a_file_without_a_usable_line_says_why(fake: FileAnswerer, tmp_path: Pat
         answer_file(fake, tmp_path / "bat.txt", read_asked, out=tmp_path / "out.jsonl")
 
 
+def test_a_table_or_a_json_list_is_not_answered_line_by_line(fake: FileAnswerer, tmp_path: Path) -> None:
+    path, name = tmp_path / "asked.txt", fake.graph.name_of(0)
+    rows = [{"question": f"What is near {name}?", "answers": [name]}]
+    listed = [json.dumps(given, indent=indent) for given in (rows, {"questions": rows}) for indent in (None, 1)]
+    for text in (listed[0], listed[1], listed[3], f'id,"Question",answer\n1,What is near {name}?,{name}\n'):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=r"is a table or a JSON list\. Put a question"):
+            answer_file(fake, path, read_asked, out=tmp_path / "out.jsonl")
+    for text in (
+        f"[{name}] is near what?",
+        f"Question, what is near {name}?",
+        f'{{"question": "What is near {name}?"}}',
+    ):
+        path.write_text(text + "\n", encoding="utf-8")
+        assert not answer_file(fake, path, read_asked, out=tmp_path / "out.jsonl").num
+
+
 def test_people_ask_in_lines_of_text_or_json_and_hear_how_far_it_is(pipeline: Pipeline, tmp_path: Path) -> None:
     graph: KnowledgeGraph = search_graph(pipeline).graph
     one, *_ = read_questions(pipeline.artifact("questions").folder, "test")

@@ -185,14 +185,23 @@ def test_a_file_of_which_no_line_can_be_used_is_asked_about_whatever_may_be_reje
         assert "own.jsonl:1: not JSON: 'question,answers'" in str(stopped.value)
         assert "max_reject_ratio" not in str(stopped.value)  # nothing would be left
         assert "dataset.questions says it is? docs/own-data.md" in str(stopped.value)
+        assert 'such as {"question": "Who is it?", "answers": ["a name"]}' in str(stopped.value)
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_a_json_list_is_told_how_to_become_lines(tmp_path: Path, build: Build, indent: int | None) -> None:
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps([{"question": "Who?", "answers": ["f1"]}], indent=indent), encoding="utf-8")
-    with pytest.raises(InputError, match=r"Is own.json one JSON list\? .*jq -c '\.\[\]'"):
+@pytest.mark.parametrize("key", ["", "questions"])
+def test_a_json_list_is_told_how_to_become_lines(tmp_path: Path, build: Build, indent: int | None, key: str) -> None:
+    path, asked = tmp_path / "own.json", [{"question": "Who?", "answers": ["f1"]}]
+    path.write_text(json.dumps({key: asked} if key else asked, indent=indent), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"Is own.json one JSON list\? .*jq -c '\.{key}\[\]'"):
         build(path, max_reject_ratio=1)
+
+
+def test_answers_that_are_objects_are_no_list_of_questions(tmp_path: Path, build: Build) -> None:
+    path = write_jsonl(tmp_path / "own.jsonl", [{"answers": [{"text": "f1"}], "question": "Who?"}])
+    with pytest.raises(InputError, match="field answers") as stopped:
+        build(path)
+    assert "jq" not in str(stopped.value)
 
 
 @pytest.mark.parametrize(
