@@ -215,11 +215,11 @@ def start(services: Services, name: str) -> subprocess.Popen[bytes]:
         )
 
 
-def is_healthy(address: str, path: str) -> bool:
-    """Say whether a server answers; http.client, as a proxy from the environment is not asked for a local port."""
-    url = urlsplit(address)
+def is_healthy(address: str, path: str, timeout: float = 5.0) -> bool:
+    """Say whether a server answers within ``timeout`` seconds."""
+    url = urlsplit(address)  # http.client, as a proxy from the environment is not asked for a local port
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.netloc.rpartition("@")[2], timeout=5)
+    connection = kind(url.netloc.rpartition("@")[2], timeout=timeout)
     try:
         connection.request("GET", f"{url.path}{path}")
         return connection.getresponse().status == http.client.OK
@@ -229,11 +229,11 @@ def is_healthy(address: str, path: str) -> bool:
         connection.close()
 
 
-def healthy(services: Services, name: str) -> bool:
+def healthy(services: Services, name: str, timeout: float = 5.0) -> bool:
     """Say whether a service runs and, of a server, whether it answers."""
     if name in services.names and not (name in services.processes and services.processes[name].alive):
         return False
-    return name not in (PREFECT, MLFLOW) or is_healthy(getattr(services, name), "/health")
+    return name not in (PREFECT, MLFLOW) or is_healthy(getattr(services, name), "/health", timeout)
 
 
 # ------ All of them.
