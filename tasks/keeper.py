@@ -54,9 +54,9 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs
-ANSWER_SECONDS = 60.0  # between two looks at whether servers answer: MLflow logs each
+ASK_SECONDS = 60.0  # between two looks at whether servers answer: MLflow logs each
+ANSWER_SECONDS = 30.0  # that such an answer may take: a server that is slow under load is not to be killed
 HUNG_SECONDS = START_SECONDS  # that a server which runs may answer nothing: a start may take as long
-PATIENT_SECONDS = 30.0  # for such an answer: a server that is slow under load is not to be killed
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -137,7 +137,7 @@ class Keeper:
     def keep(self) -> None:
         """Look after everything, for ever."""
         dumps = Poller(self.home, Path(self.services.deployments), lambda event: self._ask("events", [event]))
-        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, self.end_hung: ANSWER_SECONDS}
+        regularly = {self.end_lost_runs: RUNS_SECONDS, self.give_again: RUNS_SECONDS, self.end_hung: ASK_SECONDS}
         regularly |= {dumps.poll: poll_seconds()}
         done = dict.fromkeys(regularly, -math.inf)
         while True:
@@ -158,7 +158,7 @@ class Keeper:
     def end_hung(self) -> None:
         """Kill a server of ours that runs and has answered nothing for HUNG_SECONDS: the next round starts it again."""
         for name in self.services.own:
-            if self._children[name].poll() is not None or healthy(self.services, name, PATIENT_SECONDS):
+            if self._children[name].poll() is not None or healthy(self.services, name, ANSWER_SECONDS):
                 self._silent.pop(name, None)
             elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) >= HUNG_SECONDS:
                 _log.warning("%s runs, has answered nothing for %d s, and is killed", name, HUNG_SECONDS)

@@ -332,11 +332,8 @@ def test_a_server_that_runs_and_answers_nothing_for_minutes_is_killed_to_be_star
             raise KeyboardInterrupt
 
     clock.sleep = sleep
-
-    def slow(_: Services, name: str, timeout: float = 5.0) -> bool:  # under load it takes 20 s to answer
-        return timeout > 20 and next(answers, True)
-
-    monkeypatch.setattr(keeper, "healthy", slow)
+    # Under load an answer takes 20 s.
+    monkeypatch.setattr(keeper, "healthy", lambda _, name, seconds=5.0: seconds > 20 and next(answers, True))
     with pytest.raises(KeyboardInterrupt):
         kept.keep()
     assert len(killed) == kills
