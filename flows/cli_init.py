@@ -31,7 +31,7 @@ MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, 
 FEW, MANY = 1_000, 5_000  # training questions: small batches below; from there on dev chooses
 SEPARATORS = {"\t": "tsv", "|": "wikimovies", ",": "csv", ";": "csv"}
 LINES_TRIED = 99  # of a CSV file, whose delimiter is looked for
-SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
+SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Walk:
 
 def init(
     triples: Annotated[
-        Path, typer.Argument(metavar="TRIPLES", help="The graph: TSV, CSV, a|r|b, Parquet or RDF (these: or a folder).")
+        Path,
+        typer.Argument(metavar="TRIPLES", help="The graph: TSV, CSV, Parquet or RDF, or a folder of such; or a|r|b."),
     ],
     questions: Annotated[
         Path, typer.Argument(metavar="QUESTIONS", help="JSON lines, split 80/10/10; or a folder with train.jsonl, ...")
@@ -178,13 +179,10 @@ def graph_format(path: Path) -> str:
         last = Path(one.name.lower().removesuffix(".gz")).suffix
         return SUFFIXES.get(last, "rdf" if last in SYNTAXES else "")
 
-    if path.is_dir():  # of lines, files are read one by one
-        found = {named(one) for one in path.iterdir()} & {"parquet", "rdf"}
-        form = found.pop() if len(found) == 1 else ""
-    else:
-        form = named(path)
-    if form:
-        return form
+    found = {named(one) for one in path.iterdir()} - {""} if path.is_dir() else {named(path)} - {"", "tsv"}
+    found = found & {"parquet", "rdf"} or found  # beside which a table may be a note
+    if len(found) == 1:
+        return found.pop()
     require_file(path, what="triples")
     number, first, _ = next(iter(first_fields(path, "\t", quotes=False)), (0, "", []))
     for mark, form in SEPARATORS.items() if not first.startswith(('{"', '["', "[{")) else ():  # JSON has commas, too
@@ -192,10 +190,12 @@ def graph_format(path: Path) -> str:
             return form
     if not number:
         return "tsv"  # it is empty, which whoever builds it says
-    raise ConfigError(
-        f"{path}: what format is this? Its first line is {shorten(first, 80)}; a line is to hold head, relation and "
-        "tail, with TABs between them. docs/own-data.md shows all formats"
-    )
+    cure = "a line is to hold head, relation and tail, with TABs between them. docs/own-data.md shows all formats"
+    if first.startswith(("{", "[")):
+        cure = "JSON is not read: make lines of head, relation and tail of it, or of JSON-LD N-Triples"
+    elif re.match(r"<\S+> <|@?(prefix|base)\b", first, re.IGNORECASE):
+        cure = f"RDF is known by its suffix: {', '.join(SYNTAXES)}"
+    raise ConfigError(f"{path}: what format is this? Its first line is {shorten(first, 80)}; {cure}")
 
 
 def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
@@ -206,9 +206,9 @@ def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
     from kgqa_core.graph.formats import TRIPLE_COLUMNS, ends_empty, first_fields, guess_columns, open_parquet
 
     found: dict[str, Any] = {}
+    path = _first_part(path, form)
     if form == "parquet":
-        parts = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == ".parquet")
-        lines = [open_parquet(part).schema_arrow.names for part in parts[:1]]
+        lines = [open_parquet(path).schema_arrow.names]
     elif form == "csv":
         marks = (",", ";", "\t", "|")
         read = {mark: [fields for *_, fields in first_fields(path, mark, True, LINES_TRIED)] for mark in marks}
@@ -224,10 +224,20 @@ def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
     both = [[re.sub(r"\d+", "0", name) for name in line] for line in lines[:2]]
     if any("0" in one and one == other for one, other in zip(both[0], both[-1], strict=False)) and len(both) > 1:
         return found | {"header": False}  # "Node 1" above "Node 7" is no header
-    is_plain = places == tuple(range(len(names))) and form != "parquet"
-    if is_plain or (form != "parquet" and len({names[place] for place in places}) < len(places)):  # "entity" twice
-        return found | {"header": True} | ({} if is_plain else {"columns": [place + 1 for place in places]})
+    if places == tuple(range(len(names))) and form != "parquet":
+        return found | {"header": True}
+    if len({*names}) < len(names) and form != "parquet":  # "entity" twice
+        return found | {"header": True, "columns": [place + 1 for place in places]}
     return found | {"columns": [names[place] for place in places]}
+
+
+def _first_part(path: Path, form: str) -> Path:
+    """Return a file of triples or, of a folder of them, the first that is not empty."""
+    from kgqa_core.config_base import GraphSection
+    from kgqa_core.run.stages.data import triple_files
+
+    parts = triple_files(GraphSection(format=form, path=path)) if path.is_dir() and form != "rdf" else [path]
+    return next((part for part in parts if part.stat().st_size), parts[0])
 
 
 def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> list[str]:
@@ -235,12 +245,13 @@ def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> list[st
     from kgqa_core.graph.formats import first_fields
 
     form, found = graph["format"], list[str]()
+    path = _first_part(path, form)
     read, by_id = graph.get("columns"), header_of(path, form, ids=True).get("columns")
     if read != by_id and not has_names:
-        left = ", ".join(name for name in by_id if name not in read)
+        listed = (", ".join(map(str, some)) for some in (read, [one for one in by_id if one not in read]))
         found += [
-            f"read are the names in the columns {', '.join(read)}, not the ids in {left}. Entities of one name become "
-            "one. If they must not, give --names FILE, with lines of id and name: then the ids are read"
+            f"read are the names in the columns {next(listed)}, not the ids in {next(listed)}. Entities of one name "
+            "become one. If they must not, give --names FILE, with lines of id and name: then the ids are read"
         ]
     mark = graph.get("delimiter") or next((mark for mark, one in SEPARATORS.items() if one == form), "")
     lines = [fields for *_, fields in first_fields(path, mark, form == "csv", LINES_TRIED)] if mark else []

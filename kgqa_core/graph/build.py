@@ -92,6 +92,9 @@ def build_graph(
     paths = [path] if isinstance(path, Path) else list(path)
     for file in paths:
         input_files.require_file(file, what="graph file")
+    starts = [(file, line) for file in paths if layout.header for _, line, _ in formats.first_fields(file, "\t", False)]
+    if other := next((file for file, line in starts if line != starts[0][1]), None):
+        raise InputError(f"{other}: its first line is not the header of {starts[0][0]}. Give all files it, or none")
     if names is not None:
         input_files.require_file(names, what="names file")
     for shard in out_dir.glob("triples-*.parquet"):  # of a killed build, which this one might not overwrite

@@ -39,7 +39,7 @@ BAD_QUOTES = "malformed quotes"
 UNDECODED = re.compile("[\udc80-\udcff]")
 MARK_INSIDE = "byte order mark inside the file"
 HEADER_WORDS = (  # how columns of heads, relations and tails are called: the first word of such a name
-    {"head", "subject", "subj", "source", "src", "from", "start", "entity", "node", "h", "s"},
+    {"head", "subject", "subj", "source", "src", "from", "start", "entity", "node", "item", "h", "s"},
     {"relation", "relationship", "predicate", "property", "attribute", "edge", "pred", "prop", "rel", "type", "label"}
     | {"verb", "p", "r"},
     {"tail", "object", "obj", "target", "dest", "dst", "to", "end", "value", "entity", "node", "t", "o"},
@@ -155,9 +155,7 @@ def write_rows(
     with written_whole(chunk.part) as part:
         pq.write_table(table, part, compression="zstd")
     if rejects:
-        rows = [
-            Reject(chunk.path.name, line, reason, text[: input_files.MAX_REJECT_TEXT]) for line, reason, text in rejects
-        ]
+        rows = [Reject(chunk.path.name, line, why, text[: input_files.MAX_REJECT_TEXT]) for line, why, text in rejects]
         with written_whole(chunk.rejects_part) as part:
             pq.write_table(input_files.records_table(rows, schemas.REJECTS), part, compression="zstd")
     return ChunkReport(chunk, num_lines, table.num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
@@ -211,23 +209,23 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
     number, first, names = next(iter(lines), (0, "", []))
     rows = [list(map(str.strip, _split(row, separator, quotes) or [])) for row in first.split("\r")]
     if sum(len(row) >= len(columns) and all(row) for row in rows) > 1:
-        cure = f"Give them line feeds: tr '\\r' '\\n' < {path.name} > new.txt"
-        raise InputError(f"{path}: its lines end in carriage returns alone. {cure}")
+        raise InputError(f"{path}: its lines end in carriage returns alone. Try tr '\\r' '\\n' < {path.name} > new.txt")
     plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
-    told = names == list(columns) or str in map(type, layout.columns)
-    is_header = told if layout.header is None else layout.header
+    is_header = (names == list(columns) or str in map(type, layout.columns)) if layout.header is None else layout.header
+    if guess and first.startswith("?") and layout.header is not False:
+        raise InputError(f"{path}: results of SPARQL as TSV: quotes and languages stand around the texts. Ask for CSV")
     if guess and not layout.columns and (guess != plain if is_header else layout.header is None):
-        listed = f"columns: [{', '.join(names[place] for place in guess)}]"
-        named = "header: true" if guess == plain and len(names) == len(plain) else listed
-        raise InputError(
-            f"graph file: {path.name}:{number} looks like a header: {shorten(first)}. Say what it is in dataset.graph: "
-            f"{named} (it names the columns), or header: false (it is a triple)"
-        )
+        alike = len({*names}) < len(names)  # then columns go by place
+        listed = ", ".join(str(place + 1) if alike else names[place] for place in guess)
+        is_all = guess == plain and len(names) == len(plain)
+        named = "header: true" if is_all else f"{'header: true, ' * alike}columns: [{listed}]"
+        found = f"graph file: {path.name}:{number} looks like a header: {shorten(first)}. Give dataset.graph"
+        raise InputError(f"{found} {named} (it names the columns), or header: false (it is a triple)")
     if is_header and number > 1:
         raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
     if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([fields for *_, fields in lines]):
         raise InputError(f"graph file: {path.name}:{number}: an empty last column: give it columns: [1, 2, 3]")
-    places = _places(path, layout.columns, names) if layout.columns else plain
+    places = _places(path, layout.columns, names) if layout.columns and number else plain
     return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
 
 
@@ -244,20 +242,23 @@ def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> lis
 def guess_columns(names: Sequence[str], *, ids: bool = False) -> tuple[int, ...] | None:
     """Return where head, relation and tail are, by what a header may call them; None where it is no header.
 
-    Where it has names of heads and of tails beside ids (``subject_id,subject``), names are meant, unless ``ids``.
+    Where it has names of heads and of tails beside ids (``subject_id,subject``), names are meant, unless ``ids``. A
+    column called as one before it is of something else (``entity,relation,entity``).
     """
     words = [re.findall(r"([A-Z]+(?![a-z])|[A-Z]?[a-z]+)_?(\d*)", name) or [("", "")] for name in names]
-    stems = ["".join(first).casefold() for first, *_ in words]
+    stems = ["".join(first).casefold() + "'" * names[:n].count(names[n]) for n, (first, *_) in enumerate(words)]
     kinds = [[word.casefold() for word, _ in rest] for _, *rest in words]
     places: list[int] = []
     for known in HEADER_WORDS:
         fit = [n for n, (first, *_) in enumerate(words) if first[0].casefold() in known and n not in places]
-        places += sorted(fit, key=lambda n: stems[n] in {stems[place] for place in places})[:1]
-    for kind in (["label"], ["name"], []) if len(places) == len(HEADER_WORDS) and not ids else ():
+        if not fit:
+            return None
+        places.append(min(fit, key=lambda n: stems[n] in {stems[at] for at in places}))
+    for kind in () if ids else (["label"], ["name"], []):
         named = [next((n for n in range(len(names)) if (stems[n], kinds[n]) == (stems[at], kind)), at) for at in places]
         if kinds[named[0]] == kinds[named[2]] == kind and len({*named}) == len(named):
             return tuple(named)
-    return tuple(places) if len(places) == len(HEADER_WORDS) else None
+    return tuple(places)
 
 
 def ends_empty(lines: Sequence[Sequence[str]]) -> bool:
@@ -267,8 +268,7 @@ def ends_empty(lines: Sequence[Sequence[str]]) -> bool:
 
 def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> tuple[int, ...]:
     """Return the places, from 0 on, of columns that are given by name or by place from 1 on."""
-    known: dict[str | int, int] = {n: n - 1 for n in range(1, len(names) + 1)}
-    known |= {name: n for n, name in enumerate(names)}
+    known: dict[str | int, int] = {key: n for n, name in enumerate(names) for key in (n + 1, name)}
     if missing := [column for column in columns if column not in known]:
         cure = "Say which hold head, relation and tail: dataset.graph.columns, such as [subject, predicate, object]"
         if columns == NAME_COLUMNS:

@@ -30,6 +30,7 @@ MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
 NUM_SHOWN = 5  # rejects in an error
 NOT_UTF8 = "not UTF-8"
 TRUNCATED = "truncated last line"
+UNLINKED = ("no answer in the graph", "no topic in the graph", "no entity name in the text")  # of questions
 LISTED = re.compile(r'\s*(?:\{\s*"(?!answers"|topics")(\w+)"\s*:\s*)?\[\s*(?:\{|$)')  # one JSON list, or it by its key
 COPY_BYTES = 2**20
 MAX_LINE_BYTES = 64 * 2**20
@@ -83,6 +84,8 @@ def magic_of(start: bytes) -> str | None:
 def require_text(start: bytes, path: Path) -> None:
     """Raise InputError where a file that begins like this is packed, or in UTF-16."""
     name, halves = magic_of(start), (start[:WIDE_BYTES:2], start[1:WIDE_BYTES:2])
+    if name == "zip" and path.suffix.lower() in (".xlsx", ".xlsm", ".ods"):
+        raise InputError(f"{path} is a spreadsheet. Export its sheet as CSV in UTF-8.")
     with suppress(UnicodeDecodeError):
         codecs.utf_8_decode(start[:START_BYTES])  # the last character may be cut
         # Letters of Latin in UTF-16 without a mark: zeros in every second place, and in no other, are UTF-8, too.
@@ -309,4 +312,10 @@ def check_rejects(
             cure = f"Is {first[0]['file']} one JSON list? Make a line of each object: {cure}"
         elif (section, first[0]["reason"]) == ("dataset.questions", "not JSON"):
             cure += ', such as {"question": "Who is it?", "answers": ["a name"]} of jsonl'
+        elif (section, first[0]["reason"]) == ("dataset.graph", "wrong number of fields"):
+            cure += ". Where a line has more, dataset.graph.columns says which hold them: [1, 2, 3]"
+        elif first[0]["reason"] in UNLINKED:
+            cure = "The graph calls things otherwise, or by ids: docs/own-data.md says where names come from"
+    if any(row["reason"] == NOT_UTF8 for row in first):
+        cure += ". If they are Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 old > new"
     raise InputError(f"{told}; the first:\n  {shown}\n{cure}")

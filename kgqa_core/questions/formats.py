@@ -27,7 +27,7 @@ from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 Text = Annotated[str, Field(min_length=1)]
 Parsed = TypeVar("Parsed")
 KEY_TWICE = "a key twice in one object"
-TABLE_OR_LIST = re.compile(r"\s*(\[\s*(\{|$)|\{\s*$|(\w+[,;\t])*question[,;\t]\w)", re.IGNORECASE)  # line 1
+TABLE_OR_LIST = re.compile(r"(?i)\s*(\[\s*({|$)|{\s*(\w+\s*:\s*\[\s*{.*]\s*}\s*)?$|(\w+[,;\t])*question[,;\t]\w)")
 MADE = "made, not asked: only for train and dev"
 Span = tuple[int, int]  # characters of a text: start, one past the end
 
@@ -390,9 +390,8 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     def parse(line: str, number: int) -> RawQuestion | Fault:
         if number == 1 and TABLE_OR_LIST.match(line.replace('"', "")):
             raise InputError(f"{file.path} is a table or a JSON list. Put a question, or an object, on each line")
-        if line.lstrip().startswith("{"):
-            return parse_json(line, number)
-        return make(JsonQuestion(question=line.strip()), number)
+        is_json = line.lstrip().startswith("{")
+        return parse_json(line, number) if is_json else make(JsonQuestion(question=line.strip()), number)
 
     return parse_lines(file.path, parse)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from kgqa_core.errors import InputError, LinkError, shorten
-from kgqa_core.graph.input_files import MAX_REJECT_TEXT
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT, UNLINKED
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader, Span
 from kgqa_core.types import Question, Reject, Split
@@ -27,9 +27,7 @@ TRAIN_SHARE, HELD_SHARE = 0.8, 0.1  # of a single file that is split by hash: tr
 
 TOO_LONG = f"more than {MAX_CHARACTERS} characters"
 DUPLICATE_ID = "id used before"
-NO_ANSWER = "no answer in the graph"
-NO_TOPIC = "no topic in the graph"
-NO_MENTION = "no entity name in the text"
+NO_ANSWER, NO_TOPIC, NO_MENTION = UNLINKED
 NO_CLAIM = "claim not in the graph"
 SHARED_CLAIM = "claim names several entities"
 

@@ -204,6 +204,10 @@ def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str,
         ("g.csv", "entity,entity_type,relation,value", {"columns": ["entity", "relation", "value"]}),
         ("g.csv", "entity,relation,entity", {"header": True}),
         ("g.csv", "id,entity,relation,entity", {"header": True, "columns": [2, 3, 4]}),
+        ("g.csv", "entity,entity_id,relation,entity,entity_id", {"header": True, "columns": [1, 3, 4]}),
+        ("g.csv", "node_id,node_name,type,node_id,node_name", {"header": True, "columns": [2, 3, 5]}),
+        ("g.csv", "item,itemLabel,propLabel,valueLabel", {"columns": ["itemLabel", "propLabel", "valueLabel"]}),
+        ("g.csv", "item,itemLabel,p,pLabel,o,oLabel", {"columns": ["itemLabel", "pLabel", "oLabel"]}),
     ],
 )
 def test_a_first_line_that_names_the_columns_is_a_setting(
@@ -227,10 +231,28 @@ def test_a_packed_file_and_a_folder_are_looked_into(tmp_path: Path) -> None:
     assert header_of(tmp_path / "parquet", "parquet") == {"columns": ["subject", "predicate", "object"]}
     (folder / "part.nt.gz").rename(folder / "PART.PARQUET")
     assert header_of(folder, "parquet") == {"columns": ["subject", "predicate", "object"]}
-    (lines := tmp_path / "lines").mkdir()
-    (lines / "part.csv").write_text("a,r,b\n")
-    with pytest.raises(InputError, match="Name the file inside it"):
-        graph_format(lines)
+    (folder / "part.csv").touch()
+    assert graph_format(folder) == "parquet"
+    (folder / "PART.PARQUET").rename(folder / "part.tsv")
+    with pytest.raises(InputError, match="Name the file inside it"):  # of two formats
+        graph_format(folder)
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", ";"), (".tsv.gz", "\t")])
+def test_a_folder_of_lines_is_read_as_one_file_is(files: Path, suffix: str, mark: str) -> None:
+    """As Spark writes it: each part has the header, and may be empty; notes lie beside them."""
+    (folder := files / "triples").mkdir()
+    rows = [mark.join((tail, head, relation)) for head, relation, tail in (line.split("\t") for line in TRIPLES)]
+    for part in range(3):
+        text = "\n".join([mark.join(("object", "subject", "predicate")), *rows[part::3], ""]).encode()
+        (folder / f"part-{part}{suffix}").write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
+    for name in ("_SUCCESS", ".part-1.csv.crc", f"part-{suffix.removesuffix('.gz')}"):
+        (folder / name).touch()
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init("triples", "questions.jsonl")
+    assert done.exit_code == 0 and "have F1 100" in " ".join(done.stdout.split()), done.stderr
+    graph = read_config(files / "my.yaml").dataset.graph
+    assert graph.columns == ("subject", "predicate", "object") and graph.delimiter == (mark if mark == ";" else None)
 
 
 def test_names_are_read_where_a_file_has_ids_beside_them_and_ids_where_names_come_in_a_file(files: Path) -> None:
@@ -313,7 +335,13 @@ def test_what_is_no_graph_is_said(files: Path) -> None:
     for line in (triple, [triple], ["a", "r", "b"]):  # their commas are no columns
         (files / "triples.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
         as_json = init("triples.jsonl", "questions.jsonl")
-        assert as_json.exit_code == 2 and "what format is this" in as_json.stderr
+        assert as_json.exit_code == 2 and "JSON is not read" in " ".join(as_json.stderr.split())
+    for line in ("<a:b> <a:c> <a:d> .", "@prefix a: <a:> .", "PREFIX a: <a:>", "# RDF"):
+        (files / "graph.n3").write_text(f"{line}\n", encoding="utf-8")
+        said = " ".join(init("graph.n3", "questions.jsonl").stderr.split())
+        assert ("RDF is known by its suffix: .nt, .nq, .ttl," in said) is (line[0] != "#"), said
+    (files / "g.xlsx").write_bytes(b"PK\x03\x04\x14\0\x08\x08\x08\0")
+    assert "g.xlsx is a spreadsheet. Export its sheet as CSV" in init("g.xlsx", "questions.jsonl").stderr
     (files / "triples.tsv.zst").write_bytes(b"(\xb5/\xfd\x24\n")
     (files / "empty.txt").touch()
     for name, said in (("triples.tsv.zst", "triples.tsv.zst is Zstandard"), ("empty.txt", "holds no triple")):

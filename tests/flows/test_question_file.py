@@ -254,7 +254,7 @@ def test_a_table_or_a_json_list_is_not_answered_line_by_line(fake: FileAnswerer,
     path, name = tmp_path / "asked.txt", fake.graph.name_of(0)
     rows = [{"question": f"What is near {name}?", "answers": [name]}]
     listed = [json.dumps(given, indent=indent) for given in (rows, {"questions": rows}) for indent in (None, 1)]
-    for text in (listed[0], listed[1], listed[3], f'id,"Question",answer\n1,What is near {name}?,{name}\n'):
+    for text in (*listed, f'id,"Question",answer\n1,What is near {name}?,{name}\n'):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=r"is a table or a JSON list\. Put a question"):
             answer_file(fake, path, read_asked, out=tmp_path / "out.jsonl")
@@ -262,6 +262,7 @@ def test_a_table_or_a_json_list_is_not_answered_line_by_line(fake: FileAnswerer,
         f"[{name}] is near what?",
         f"Question, what is near {name}?",
         f'{{"question": "What is near {name}?"}}',
+        f'{{"notes": [{{"by": "me"}}], "question": "What is near {name}?"}}',
     ):
         path.write_text(text + "\n", encoding="utf-8")
         assert not answer_file(fake, path, read_asked, out=tmp_path / "out.jsonl").num

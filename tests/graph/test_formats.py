@@ -122,6 +122,15 @@ def test_what_looks_like_a_header_is_asked_about(tmp_path: Path, format: str, li
             parse(path, format, layout=Layout(header=True))
 
 
+def test_results_of_sparql_as_tsv_are_no_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "kb"
+    path.write_text('?s\t?p\t?o\n<a:b>\t<a:c>\t"Ada"@en\n', encoding="utf-8")
+    for layout in (PLAIN, Layout(header=True)):
+        with pytest.raises(InputError, match=r"results of SPARQL as TSV.* Ask for CSV"):
+            parse(path, "tsv", layout=layout)
+    assert parse(path, "tsv", layout=Layout(header=False))[0][0] == ("?s", "?p", "?o")
+
+
 def test_an_empty_column_behind_the_last_separator_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "kb.csv"
     path.write_text("a,r,b,\nc,r,d,\n", encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.config_base import QuestionSection
+from kgqa_core.config_base import Layout, QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph import input_files
 from kgqa_core.graph.build import BuildLimits, build_graph
@@ -62,6 +62,31 @@ def test_packed_lines_are_called_what_they_are(tmp_path: Path, name: str, data: 
         build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
     with pytest.raises(InputError, match=rf"train.jsonl is {name}. Repack it as plain UTF-8"):
         read_topics(QuestionSection(format="jsonl", path=tmp_path / "train.jsonl"))
+
+
+def test_lines_in_another_encoding_are_told_how_to_become_utf_8(tmp_path: Path) -> None:
+    for text in ("Zürich\tin\tEurope\n", "Zürich\tin\tEurope\nParis\tin\tEurope\n"):
+        (tmp_path / "kb.tsv").write_bytes(text.encode("cp1252"))
+        with pytest.raises(InputError, match=r"not UTF-8(?s:.*)iconv -f WINDOWS-1252 -t UTF-8 old > new"):
+            build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
+
+
+def test_lines_with_more_columns_are_told_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "kb.tsv").write_text("a\tr\tb\t0.9\n" * 2, encoding="utf-8")
+    with pytest.raises(InputError, match=r"wrong number of fields(?s:.*)dataset\.graph\.columns"):
+        build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
+
+
+def test_parts_of_which_one_lacks_the_header_are_refused_not_cut_short(tmp_path: Path) -> None:
+    """As ``split`` cuts a file: of the other parts the first triple would be taken for the header."""
+    paths = [tmp_path / "a.tsv", tmp_path / "b.tsv", tmp_path / "c.tsv"]
+    for path, text in zip(paths, ("s\tp\to\na\tr\tb\n", "", "c\tr\td\n"), strict=True):
+        path.write_text(text, encoding="utf-8")
+    how = {"format": "tsv", "out_dir": tmp_path / "graph"}
+    with pytest.raises(InputError, match=r"c\.tsv: its first line is not the header of .*a\.tsv"):
+        build_graph(paths, layout=Layout(header=True), **how)
+    paths[2].write_text("s\tp\to\nc\tr\td\n", encoding="utf-8")
+    assert build_graph(paths, layout=Layout(header=True), **how).num_triples == 2
 
 
 # Dumps

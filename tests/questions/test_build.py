@@ -188,6 +188,17 @@ def test_a_file_of_which_no_line_can_be_used_is_asked_about_whatever_may_be_reje
         assert 'such as {"question": "Who is it?", "answers": ["a name"]}' in str(stopped.value)
 
 
+def test_where_the_graph_knows_no_name_of_a_file_its_names_are_in_doubt_and_not_the_format(
+    tmp_path: Path, build: Build
+) -> None:
+    path = write_jsonl(tmp_path / "own.jsonl", [GOOD | {"topics": ["Q1"]}, {"question": "Who?", "answers": ["f1"]}])
+    with pytest.raises(
+        InputError, match=r"(?s)none of 2 rows can be used.*The graph calls things otherwise"
+    ) as stopped:
+        build(path)
+    assert "Is the file what" not in str(stopped.value)
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("key", ["", "questions"])
 def test_a_json_list_is_told_how_to_become_lines(tmp_path: Path, build: Build, indent: int | None, key: str) -> None:

@@ -77,6 +77,17 @@ def test_formats_encoders_and_variants_change_what_reads_them(films: Path) -> No
     assert found == {"graph": ["triples"], "questions": ["questions/WebQSP.train.json", "questions/dev_ids"]}
 
 
+def test_a_folder_of_lines_is_one_graph(films: Path) -> None:
+    (deeper := films.parent / "parts" / "year=2024").mkdir(parents=True)
+    for name in ("part-0.csv", "part-1.csv.gz", "_SUCCESS", "notes.txt", "part-1.tsv"):
+        (deeper.parent / name).touch()
+    found = specs_of(films, "dataset.graph={format: csv, path: parts}")["graph"].files
+    assert sorted(found) == ["triples/part-0.csv", "triples/part-1.csv.gz"]
+    (deeper / "part-2.csv.gz").touch()
+    with pytest.raises(ConfigError, match=r"year=2024/part-2\.csv\.gz lies deeper and would be left out"):
+        specs_of(films, "dataset.graph={format: csv, path: parts}")
+
+
 def test_a_folder_of_parquet_files_is_one_graph(films: Path) -> None:
     folder = films.parent / "parts"
     folder.mkdir()

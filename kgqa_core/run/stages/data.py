@@ -74,7 +74,7 @@ def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
         said = asdict(graph.profile) | {"max_reject_ratio": graph.max_reject_ratio}
         del said["names_relations"]  # the graph's
         parse = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
-        for path in _triple_files(graph):
+        for path in triple_files(graph):
             yield StageSpec(f"{DUMP}{path.name}", parse, files={path.name: path})
 
 
@@ -83,20 +83,24 @@ def _dump(config: RunConfig) -> base.DumpSection | None:
     return graph if isinstance(graph, base.DumpSection) else None
 
 
-def _triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
-    """Return the path, or the files of a folder of RDF or of Parquet; ConfigError where that holds none."""
-    suffixes = (
-        (*SYNTAXES, ".gz") if isinstance(graph, base.DumpSection) else {"parquet": (".parquet",)}.get(graph.format)
-    )
+def triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
+    """Return the path, or the files of a folder of RDF, Parquet, CSV or TSV; ConfigError where that holds none."""
+    of_lines = {form: (f".{form}", f".{form}.gz") for form in ("csv", "tsv")}
+    is_dump = isinstance(graph, base.DumpSection)
+    suffixes = (*SYNTAXES, ".gz") if is_dump else ({"parquet": (".parquet",)} | of_lines).get(graph.format)
     if graph.path is None or suffixes is None or not graph.path.is_dir():
         return [graph.path] if graph.path else []
-    found = sorted(entry for entry in graph.path.iterdir() if entry.suffix.lower() in suffixes and entry.is_file())
+
+    def is_one(entry: Path) -> bool:
+        return entry.name.lower().endswith(suffixes) and entry.is_file()
+
+    found = sorted(filter(is_one, graph.path.iterdir()))
     for entry in sorted({*graph.path.iterdir()} - {*found}):
         is_packed = entry.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip")
         if is_packed and Path(entry.stem.lower()).suffix in suffixes:
             raise ConfigError(f"dataset.graph.path: {entry} is packed and would be left out: unpack or move it")
-        is_note = entry.name.startswith(("_", "."))  # of Spark or Delta
-        if suffixes == (".parquet",) and not is_note and (deeper := min(entry.rglob("*.parquet"), default=None)):
+        is_note = is_dump or entry.name.startswith(("_", "."))  # of Spark or Delta
+        if not is_note and (deeper := min(filter(is_one, entry.rglob("*")), default=None)):
             raise ConfigError(f"dataset.graph.path: {deeper} lies deeper and would be left out: move it up")
     if not found:
         raise ConfigError(f"dataset.graph.path: {graph.path} holds no {', '.join(suffixes)} file")
@@ -117,7 +121,7 @@ def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
     elif isinstance(config.dataset, base.FileDataset):
         graph, needs, files = config.dataset.graph, (*_dump_specs(config), *_topics_specs(config)), {}
         if isinstance(graph, base.GraphSection):
-            named = {"triples" if path == graph.path else f"triples/{path.name}": path for path in _triple_files(graph)}
+            named = {"triples" if path == graph.path else f"triples/{path.name}": path for path in triple_files(graph)}
             files = named or question_files(config.dataset.questions)
             files |= {"names": graph.names} if graph.names else {}
             own = graph.model_dump(mode="json", exclude={"path", "names"})
@@ -200,7 +204,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         given = base.GraphSection(
             format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0
         )
-    files = _triple_files(given) or [file.path for file in list_files(_question_section(run))]
+    files = triple_files(given) or [file.path for file in list_files(_question_section(run))]
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
             files,
