@@ -7,7 +7,7 @@ import random
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -210,8 +210,7 @@ def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
     if form == "parquet":
         lines = [open_parquet(path).schema_arrow.names]
     elif form == "csv":
-        marks = (",", ";", "\t", "|")
-        read = {mark: [fields for *_, fields in first_fields(path, mark, True, LINES_TRIED)] for mark in marks}
+        read = {mark: [fields for *_, fields in first_fields(path, mark, True, LINES_TRIED)] for mark in ",;\t|"}
         delimiter = max(read, key=lambda mark: _num_alike(read[mark]))  # of equals the comma
         found, lines = {"delimiter": delimiter} if delimiter != "," else {}, read[delimiter]
     else:
@@ -233,34 +232,36 @@ def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
 
 def _first_part(path: Path, form: str) -> Path:
     """Return a file of triples or, of a folder of them, the first that is not empty."""
-    from kgqa_core.config_base import GraphSection
+    from kgqa_core.config_base import DumpSection, GraphSection
     from kgqa_core.run.stages.data import triple_files
 
-    parts = triple_files(GraphSection(format=form, path=path)) if path.is_dir() and form != "rdf" else [path]
+    is_rdf = form == "rdf"
+    parts = triple_files(DumpSection(format="rdf", path=path) if is_rdf else GraphSection(format=form, path=path))
     return next((part for part in parts if part.stat().st_size), parts[0])
 
 
-def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> list[str]:
-    """Return what a user should know of how a graph file is read: that names are and ids not, that blanks stay."""
+def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> Iterator[str]:
+    """Yield what a user should know of how a graph file is read: as plain RDF, by names and not ids, with blanks."""
     from kgqa_core.graph.formats import first_fields
+    from kgqa_core.profiles import PROFILES
 
-    form, found = graph["format"], list[str]()
-    path = _first_part(path, form)
+    form, path = graph["format"], _first_part(path, graph["format"])
+    for name in ("wikidata", "freebase") if form == "rdf" else ():
+        starts = tuple(f"<{one}" for one in PROFILES[name].namespaces)
+        if any(line.startswith(starts) for _, line, _ in first_fields(path, "\t", False, LINES_TRIED)):
+            yield f"the dump is of {name}: format: {name} and hops: null in dataset.graph read it as it is meant"
     read, by_id = graph.get("columns"), header_of(path, form, ids=True).get("columns")
     if read != by_id and not has_names:
         listed = (", ".join(map(str, some)) for some in (read, [one for one in by_id if one not in read]))
-        found += [
+        yield (
             f"read are the names in the columns {next(listed)}, not the ids in {next(listed)}. Entities of one name "
             "become one. If they must not, give --names FILE, with lines of id and name: then the ids are read"
-        ]
+        )
     mark = graph.get("delimiter") or next((mark for mark, one in SEPARATORS.items() if one == form), "")
     lines = [fields for *_, fields in first_fields(path, mark, form == "csv", LINES_TRIED)] if mark else []
     ends = [next((field for field in line if field.strip() not in ("", field)), "") for line in lines[1:] or lines]
     if ends and all(ends):
-        found += [
-            f"blanks around a field count: {ends[0]!r} is not {ends[0].strip()!r}. Remove those that you do not mean"
-        ]
-    return found
+        yield f"blanks around a field count: {ends[0]!r} is not {ends[0].strip()!r}. Remove those that you do not mean"
 
 
 def _num_alike(lines: Sequence[Sequence[str]]) -> int:
@@ -343,11 +344,8 @@ def render(out: Path, data: dict[str, Any], rejected: dict[str, str], walk: Walk
     import yaml
 
     def value(given: Any) -> str:
-        return (
-            yaml.safe_dump(given, allow_unicode=True, width=10**6, default_flow_style=True)
-            .removesuffix("\n")
-            .removesuffix("\n...")
-        )
+        text = yaml.safe_dump(given, allow_unicode=True, width=10**6, default_flow_style=True)
+        return text.removesuffix("\n").removesuffix("\n...")
 
     num_train = sizes.get("train", 0)
     small = num_train < FEW

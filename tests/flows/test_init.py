@@ -327,6 +327,30 @@ def test_files_that_are_read_past_are_named_and_nothing_is_scored_on_a_split_wit
     assert "split: dev" in (files / "my.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("namespace", "format"),
+    [
+        ("http://www.wikidata.org/entity/", "wikidata"),
+        ("http://rdf.freebase.com/ns/", "freebase"),
+        ("http://own.org/", ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["dump.nt", "dump"])
+def test_rdf_of_a_known_source_is_told_its_format(files: Path, namespace: str, format: str, name: str) -> None:
+    """As ``rdf`` its relations would be called P54, and labels that are given three times be three entities."""
+    (path := files / name / "part.nt.gz" if name == "dump" else files / name).parent.mkdir(exist_ok=True)
+    text = "<http://wikiba.se/ontology#Dump> <http://own.org/of> <http://www.wikidata.org/entity/Q1> .\n"
+    for head, relation, tail in (line.split("\t") for line in TRIPLES):
+        text += f'<{namespace}{head.replace(" ", "-")}> <http://own.org/{relation}> "{tail}" .\n'
+        text += f'<{namespace}{head.replace(" ", "-")}> <http://www.w3.org/2000/01/rdf-schema#label> "{head}" .\n'
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
+    done = init(name, "questions.jsonl")
+    assert done.exit_code == 0, done.stderr
+    told = f"! {name}: the dump is of {format}: format: {format} and hops: null in dataset.graph"
+    assert (told in " ".join(done.stderr.split())) is bool(format), done.stderr
+
+
 def test_what_is_no_graph_is_said(files: Path) -> None:
     (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
     swapped = init("questions.jsonl", "questions.jsonl")
