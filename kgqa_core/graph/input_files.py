@@ -313,7 +313,7 @@ def check_rejects(
         elif (section, first[0]["reason"]) == ("dataset.questions", "not JSON"):
             cure += ', such as {"question": "Who is it?", "answers": ["a name"]} of jsonl'
         elif (section, first[0]["reason"]) == ("dataset.graph", "wrong number of fields"):
-            cure += ". Where a line has more, dataset.graph.columns says which hold them: [1, 2, 3]"
+            cure += ". dataset.graph.columns says which of more fields are a triple: [1, 2, 3]; names have two"
         elif first[0]["reason"] in UNLINKED:
             cure = "The graph calls things otherwise, or by ids: docs/own-data.md says where names come from"
     if any(row["reason"] == NOT_UTF8 for row in first):

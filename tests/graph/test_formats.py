@@ -107,6 +107,7 @@ def test_rows_are_read_as_the_layout_says(
         ("csv", "source,target,label", "columns: [source, label, target] (it names"),
         ("tsv", "headEntity\trelationName\ttailEntity", "header: true (it names"),
         ("csv", "id,head_id,rel_type,tail_id", "columns: [head_id, rel_type, tail_id] (it names"),
+        ("csv", "entity,entity_id,relation,entity,entity_id", "header: true, columns: [1, 3, 4] (it names"),
     ],
 )
 def test_what_looks_like_a_header_is_asked_about(tmp_path: Path, format: str, line: str, advice: str) -> None:

@@ -73,8 +73,11 @@ def test_lines_in_another_encoding_are_told_how_to_become_utf_8(tmp_path: Path) 
 
 def test_lines_with_more_columns_are_told_the_setting(tmp_path: Path) -> None:
     (tmp_path / "kb.tsv").write_text("a\tr\tb\t0.9\n" * 2, encoding="utf-8")
-    with pytest.raises(InputError, match=r"wrong number of fields(?s:.*)dataset\.graph\.columns"):
+    with pytest.raises(InputError, match=r"wrong number of fields(?s:.*)dataset\.graph\.columns says"):
         build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph")
+    (tmp_path / "triples.tsv").write_text("a\tr\tb\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"kb\.tsv:1: wrong number of fields(?s:.*)names have two"):
+        build_graph(tmp_path / "triples.tsv", format="tsv", names=tmp_path / "kb.tsv", out_dir=tmp_path / "graph")
 
 
 def test_parts_of_which_one_lacks_the_header_are_refused_not_cut_short(tmp_path: Path) -> None:
