@@ -116,12 +116,16 @@ def confidence(
     base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
     if not (dev or _is_configuration(Path(base or run))):
         raise ConfigError(f"{run} does not say where its answers to dev questions are: give --dev RUN")
+    from kgqa_core.config_systems import SYSTEMS
+
     try:
         of_dev = find_predictions(dev, given) if dev else _evaluations(Path(base or run), part if base else None, asked)
     except ArtifactError as problem:
         if dev:
             raise
-        command = shlex.join(["kgqa", "evaluate", base or run, *(f"--set={one}" for one in asked)])
+        name = part.partition("-")[0]  # the other systems need not answer dev questions
+        only = ["--systems", name] if name in SYSTEMS else []
+        command = shlex.join(["kgqa", "evaluate", base or run, *only, *(f"--set={one}" for one in asked)])
         raise ArtifactError(f"its answers to dev questions are not made yet: {command}") from problem
     with working("reading"):
         from flows.trust import trust_document
@@ -243,8 +247,10 @@ def scope_name(row: PairRow) -> str:
 
 def cells_of(found: Difference) -> tuple[str, ...]:
     """Return the cells of one metric, from the figures of both runs on."""
+    from kgqa_core.evaluation.tables import UNKNOWN
+
     p = f"< {SMALLEST_P}" if found.p_holm < SMALLEST_P else f"{found.p_holm:.3f}"
-    interval = f"[{found.low:+.2f}, {found.high:+.2f}]"
+    interval = f"[{found.low:+.2f}, {found.high:+.2f}]" if found.low != found.high else UNKNOWN  # as of a figure
     return f"{found.first:.2f}", f"{found.second:.2f}", f"{found.difference:+.2f}", interval, p, found.verdict
 
 
@@ -284,6 +290,13 @@ def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> 
     # A user writes a stage's key without its kind, with or without the seed: etd-oracle-seed0, etd-oracle.
     systems = [key.removeprefix("system-") for key, spec in pipeline.specs.items() if spec.stage == "system"]
     if chosen := [name for name in systems if part in (None, name, name.rpartition("-seed")[0])]:
+        missing = [name for name in chosen if part is None and not pipeline.find(f"system-{name}")]
+        rows, lost = ({name.rpartition("-seed")[0]: None for name in own} for own in (chosen, missing))
+        if lost and (done := [f"{conf}@{row}" for row in rows if row not in lost]):
+            raise ArtifactError(  # kgqa evaluate --systems leaves nothing in the run file
+                f"of the systems of {conf}, {', '.join(lost)} have not answered. kgqa evaluate {conf} asks them; or "
+                f"name those that have: {' '.join(done)}"
+            )
         return [(f"{conf}@{name}", pipeline.artifact(f"system-{name}").folder / PREDICTIONS) for name in chosen]
     if part in (CHAMPION, CHALLENGER) or (part and part.startswith(RELEASE)):
         return [(f"{conf}@{part}", release_answers(pipeline, part))]

@@ -65,7 +65,11 @@ def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
 
 
 def _cells(figures: Mapping[str, float]) -> list[str]:
-    return [f"{value:.0f}" if name.startswith("n") else f"{value:.2f}" for name, value in figures.items()]
+    from flows.plan_scores import FIGURES
+    from kgqa_core.evaluation.tables import UNKNOWN
+
+    shown = {name: f"{value:.0f}" if name.startswith("n") else f"{value:.2f}" for name, value in figures.items()}
+    return [shown.get(name, UNKNOWN) for name in FIGURES]
 
 
 def lm_info(

@@ -201,7 +201,8 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
     spent = f"{len(reply.calls)} call{'s' * (len(reply.calls) != 1)}, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
     sure = "" if reply.confidence is None else f" (confidence {reply.confidence:.2f})"
     legend = " (* an answer)" if reply.candidates else ""
-    title = f"{reply.system} from {topics}: {reply.status}{sure}; {spent}{legend}"
+    by = "" if reply.answered_by in ("", "lm") else f" ({reply.answered_by})"  # no language model answered
+    title = f"{reply.system}{by} from {topics}: {reply.status}{sure}; {spent}{legend}"
     shown = reply.candidates[:NUM_CANDIDATES]
     rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
     print_table(title, ("", "candidate", "score", "evidence"), rows)

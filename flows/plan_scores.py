@@ -21,7 +21,7 @@ NOT_LINKED = "no entity name in the text"
 class PlannerScore:
     """One planner's figures on a file: the mean over its seeds."""
 
-    figures: dict[str, float]  # FIGURES, percent
+    figures: dict[str, float]  # FIGURES, percent; without those of hits where no question has a path
     seeds: dict[int, dict[str, float]] = field(default_factory=dict)  # each seed's own
 
 
@@ -57,8 +57,9 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
                 num, told = max(3, plans.num_plans), partial(pipeline.progress, "planning")
                 proposed = ask_planner(opened.planner, questions, num_plans=num, progress=told)
             figures = planner_figures(questions, proposed, signed=search is not None, is_valid=is_valid)[ALL]
-            seeds[seed] = {figure: figures[figure] for figure in FIGURES}
-        mean = {figure: sum(one[figure] for one in seeds.values()) / len(seeds) for figure in FIGURES}
+            known = [figure for figure in FIGURES if figures["n"] or not figure.startswith("hit@")]
+            seeds[seed] = {figure: figures[figure] for figure in known}
+        mean = {figure: sum(one[figure] for one in seeds.values()) / len(seeds) for figure in known}
         scores[name] = PlannerScore(mean | {figure: int(mean[figure]) for figure in FIGURES[:2]}, seeds)
     return scores, rejects
 

@@ -54,7 +54,7 @@ FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
     "not reached": "no path of the graph leads from what the question names to an answer",
     "not planned": "the plans that were followed lead past it",
-    "pruned": "a path leads there, and the search left it",
+    "pruned": "a path leads there, by its number of hops, and the search left it",
     "not chosen": "it was among the candidates, and something else was given, or nothing",
     "not searched": "the system reads no graph",  # last: saved links name a reason by its place
 }

@@ -397,3 +397,12 @@ def test_a_system_that_ranks_nothing_has_no_legend_of_answers(capsys: pytest.Cap
     call = AskedCall(1, "direct", "?", "", ("I do not know",), "", 4)
     print_reply(SystemReply("direct", "lm", "?", (), "abstained", (), (), None, (call,), 9, 1.0), False)
     assert capsys.readouterr().out.strip() == "direct from no topic: abstained; 1 call, 9 tokens, 1.00 s: none"
+
+
+@pytest.mark.parametrize("player, shown", [("lm", "rog"), ("", "rog"), ("oracle", "rog (oracle)")])
+def test_an_answer_says_that_no_language_model_gave_it(
+    player: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An oracle knows the run's own questions alone: of any other it says that it does not know."""
+    print_reply(SystemReply("rog", player, "?", ("Rome",), "abstained", (), (), None, (), 0, 0.0), False)
+    assert capsys.readouterr().out.startswith(f"{shown} from Rome: abstained;")

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.cli_compare import find_predictions, letter_of, scope_name
+from flows.cli_compare import cells_of, find_predictions, letter_of, scope_name
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError
-from kgqa_core.evaluation.compare import PairRow
+from kgqa_core.evaluation.compare import Difference, PairRow
 from kgqa_core.evaluation.predictions import Source, open_predictions
 from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.run.pipeline import Pipeline
@@ -259,7 +259,7 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
 def test_without_answers_to_dev_questions_the_command_that_gives_them_is_named(
     conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run itself is done: another kgqa run would change nothing."""
+    """The run itself is done: another kgqa run would change nothing. The other systems of the run are not needed."""
     several = tmp_path / "several.yaml"
     several.write_text(conf.read_text(encoding="utf-8") + SYSTEMS, encoding="utf-8")
     there = a_sure_system(tmp_path, "t").parent
@@ -272,7 +272,7 @@ def test_without_answers_to_dev_questions_the_command_that_gives_them_is_named(
     monkeypatch.setattr(Pipeline, "artifact", artifact)
     done = ask_confidence(f"{several}@direct-oracle", "--set", "systems.max_calls=9")
     assert done.exit_code == 5, done.stderr
-    command = f"kgqa evaluate {several} --set=systems.max_calls=9 --set=evaluation.split=dev"
+    command = f"kgqa evaluate {several} --systems direct --set=systems.max_calls=9 --set=evaluation.split=dev"
     assert command in done.stderr.replace("\n", "") and "kgqa run" not in done.stderr
 
 
@@ -300,6 +300,28 @@ def test_a_configuration_that_compares_systems_stands_for_all_of_them(
         assert find_predictions(f"{several}@{part}") == (found if part != "0" else [(f"{several}@0", found[0][1])])
     with pytest.raises(ConfigError, match=r"its systems are explorer, direct-oracle, .*did you mean 'direct-oracle'"):
         find_predictions(f"{several}@direct-oracl")
+
+
+def test_a_configuration_of_which_some_systems_answered_names_them(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kgqa evaluate --systems explorer leaves nothing in the run file, and what it names would ask a model again."""
+    several = tmp_path / "several.yaml"
+    several.write_text(conf.read_text(encoding="utf-8") + SYSTEMS, encoding="utf-8")
+    monkeypatch.setattr(
+        Pipeline, "find", lambda _, key: SimpleNamespace(folder=tmp_path) if "explorer" in key else None
+    )
+    with pytest.raises(ArtifactError) as refused:
+        find_predictions(str(several))
+    assert "direct-oracle, direct-random have not answered" in str(refused.value)
+    assert f"name those that have: {several}@explorer" in str(refused.value)
+
+
+@pytest.mark.parametrize("low, high, shown", [(-2.5, 0, "[-2.50, +0.00]"), (0, 0, "–"), (-27, -27, "–")])
+def test_where_all_questions_differ_alike_a_difference_has_no_interval(low: float, high: float, shown: str) -> None:
+    """An interval without width would say that no other difference is possible, of a single question too."""
+    found = Difference(60.0, 60.0 - low, low, low, high, 0, 1, 1.0, 1.0, "tie")
+    assert cells_of(found)[3] == shown
 
 
 def test_questions_of_a_bucket_and_runs_beyond_the_alphabet_are_named_in_words() -> None:

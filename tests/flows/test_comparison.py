@@ -158,7 +158,7 @@ def test_a_trace_shows_prompt_by_prompt_what_happened(conf: Path) -> None:
     assert "--- call 1 (round 1): reason" in shown
     assert "has_mayor" in shown and asked in shown
     assert ">>> Dorin 18" in shown
-    assert "rog from Ambery 18: answered (confidence " in shown and "); 1 call, " in shown
+    assert "rog (oracle) from Ambery 18: answered (confidence " in shown and "); 1 call, " in shown
     document = json.loads(kgqa("ask", conf, asked, "--system", "fiske", "--answered-by", "oracle", "--json"))
     assert document["calls"][0]["instruction"] == "extract_clues"
     assert document["candidates"][0] | {"score": 1} == {

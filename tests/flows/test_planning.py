@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import flows.pipeline
 from flows.cli import app
-from flows.cli_lm import model_facts
-from flows.plan_scores import score_plan_file
+from flows.cli_lm import model_facts, print_planner_scores
+from flows.plan_scores import PlannerScore, score_plan_file
 from flows.summary import summarise
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
@@ -131,9 +131,18 @@ def test_planners_are_scored_on_any_file_and_what_cannot_be_used_is_said(built: 
     assert [(score.figures["n"], score.figures["n_without_paths"]) for score in scores.values()] == [(1, 1)] * 2
     found = sorted((reject.line, reject.reason) for reject in rejects)
     assert found == [(3, "no question text"), (4, "no entity name in the text")]
+    write_jsonl(tmp_path / "bare.jsonl", rows[1:2])
+    bare, _ = score_plan_file(built, tmp_path / "bare.jsonl")  # what is right is not known: no planner has 0 for that
+    assert [score.figures for score in bare.values()] == [{"n": 0, "n_without_paths": 1, "valid": 100.0}] * 2
     write_jsonl(tmp_path / "none.jsonl", [{"id": "d", "question": "what of nobody at all?"}])
     with pytest.raises(InputError, match="holds no usable question"):
         score_plan_file(built, tmp_path / "none.jsonl")
+
+
+def test_what_is_not_known_of_a_planner_is_shown_as_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    print_planner_scores({"dense": PlannerScore({"n": 0, "n_without_paths": 1, "valid": 100.0}, {0: {}})})
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "dense" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["dense", "0", "1", "–", "–", "100.00"]
 
 
 def test_a_run_without_planners_says_so(tiny_config: object, tmp_path: Path) -> None:
