@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from hypothesis import settings
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 
@@ -130,6 +133,14 @@ def prefect_folder(shared: Shared) -> Path:
     return home / "prefect"
 
 
+@pytest.fixture(scope="session")
+def wikimovies(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """The graph of MetaQA, for tests marked realdata."""
+    folder = tmp_path_factory.mktemp("wikimovies")
+    build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
+    return open_graph(folder)
+
+
 @pytest.fixture
 def used_home(prefect_folder: Path, tmp_path: Path) -> Path:
     """A home in which a Prefect server has run, and nothing else."""
@@ -144,7 +155,7 @@ def start() -> Iterator[Start]:
 
     def start_child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"} | options.pop("env", {})
-        command = [sys.executable, "-c", code, *map(str, arguments)]
+        command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         child = subprocess.Popen(command, env=environment, text=True, **streams)
         children.append(child)

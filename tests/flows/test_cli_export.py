@@ -8,7 +8,6 @@ from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
-import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -20,13 +19,6 @@ from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 
 DOC = Path(__file__).parents[2] / "docs" / "shards.md"
-
-
-@pytest.fixture
-def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration of the built run of all tests."""
-    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
-    return tiny_config.runtime.home.parent / "tiny.yaml"
 
 
 def export(*arguments: object) -> Any:

@@ -23,13 +23,6 @@ from kgqa_core.run.pipeline import Pipeline
 
 
 @pytest.fixture
-def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration of the built run of all tests."""
-    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
-    return tiny_config.runtime.home.parent / "tiny.yaml"
-
-
-@pytest.fixture
 def pipeline(tiny_config: RunConfig) -> Pipeline:
     return Pipeline(tiny_config)
 
