@@ -91,7 +91,7 @@ def serving(command: list[str], port: int, log: Path, **options: Any) -> Iterato
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, **options)
     try:
         until = time.monotonic() + TIMEOUT
-        while not _is_up(port):
+        while not is_up(port):
             assert process.poll() is None and time.monotonic() < until, log.read_text()
             time.sleep(0.2)
         yield
@@ -100,7 +100,8 @@ def serving(command: list[str], port: int, log: Path, **options: Any) -> Iterato
         process.wait(timeout=30)
 
 
-def _is_up(port: int) -> bool:
+def is_up(port: int) -> bool:
+    """Say whether a server answers ``/health``."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
             return True

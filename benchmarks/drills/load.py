@@ -124,15 +124,6 @@ def wait_until(true: Callable[[], bool], seconds: float = 300.0) -> None:
         time.sleep(0.1)
 
 
-def is_up(port: int) -> bool:
-    """Say whether the server answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
-            return True
-    except OSError:
-        return False
-
-
 def megabytes(process: subprocess.Popen[bytes]) -> int:
     """Return the memory that a process holds."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
@@ -156,7 +147,7 @@ def watch(process: subprocess.Popen[bytes], releases: Any, ids: list[str], secon
 
 def load(folder: Path, prefect: str, points: int) -> dict[str, Any]:
     """32 clients for ``points`` seconds and one restart: no wrong answer, none lost but in the restart, flat memory."""
-    from tests.processes import free_port
+    from tests.processes import free_port, is_up
 
     releases, ids, expected = make_releases(folder)
     port, stop, seen, marks = free_port(), threading.Event(), Served(), list[list[int]]()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kgqa_core.run.ask import torch_threads
+
 WORDS = """
     [PAD] [UNK] [CLS] [SEP] [MASK] ; itself a b c d by in of the did is it one two red blue green yellow year
     who what when where which person people directed wrote written starred acted actors made film films book
@@ -16,12 +18,8 @@ WORDS = """
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Small products are slower on several threads, and much slower on a busy machine."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 @pytest.fixture(scope="session")
