@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,15 @@ def assert_nothing_runs(home: Path) -> None:
     while (left := processes_of(home)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true answer of a condition; fail where there is none for minutes."""
+    until = time.monotonic() + TIMEOUT
+    while not (answer := condition()):
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+    return answer
 
 
 def wait_for_stage(run: subprocess.Popen[str], home: Path, stage: str = "*") -> None:

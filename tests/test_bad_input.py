@@ -102,19 +102,14 @@ def test_without_a_mistake_it_is_read(tmp_path: Path) -> None:
     assert kgqa("status", tmp_path / "run.yaml")[0] == 0
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_that_cannot_be_is_one_message(tmp_path: Path, setting: str) -> None:
-    (tmp_path / "run.yaml").write_text(RUN)
-    code, said, seconds = kgqa("status", tmp_path / "run.yaml", "--set", setting)
-    assert code == 2, said
-    assert_short(said)
-    assert seconds < 5
-
-
-@pytest.mark.parametrize("what", TEXTS)
-def test_a_configuration_that_cannot_be_is_one_message(tmp_path: Path, what: str) -> None:
-    (tmp_path / "run.yaml").write_text(TEXTS[what])
-    code, said, seconds = kgqa("status", tmp_path / "run.yaml")
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [*((RUN, ["--set", setting]) for setting in SETTINGS), *((text, []) for text in TEXTS.values())],
+    ids=[*SETTINGS, *TEXTS],
+)
+def test_what_cannot_be_is_one_message(tmp_path: Path, text: str, options: list[str]) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    code, said, seconds = kgqa("status", tmp_path / "run.yaml", *options)
     assert code == 2, said
     assert_short(said)
     assert seconds < 5

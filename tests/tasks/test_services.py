@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +42,7 @@ from tasks.services import (
     up,
 )
 from tests.conftest import Start
+from tests.processes import wait_for
 from tests.tasks.published import a_run
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -93,10 +93,8 @@ def test_what_a_killed_server_started_is_ended_and_other_sessions_are_not(tmp_pa
         server.kill()
     flow = subprocess.Popen(SLEEP, env=ours, start_new_session=True)
     end_others(services, of=server.pid)
-    until = time.monotonic() + 10  # its parent takes a moment to take note
-    while process_started(left) == started and time.monotonic() < until:
-        time.sleep(0.02)
-    assert started and process_started(left) != started
+    assert started
+    wait_for(lambda: process_started(left) != started, "its parent takes a moment to take note")
     assert flow.poll() is None
     end_others(services)
     assert flow.wait(10)
