@@ -39,6 +39,17 @@ explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
 tracking: {enabled: false}
 """
 
+# A run on files of one's own, which lie beside it.
+TOWNS = """\
+dataset:
+  name: towns
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions.jsonl}
+encoder: {kind: hash}
+explorer: {steps: 2, edge_budget: 10, epochs: 1}
+"""
+
 Start = Callable[..., "subprocess.Popen[str]"]
 """(code, *arguments): start Python on ``code``."""
 Build = Callable[[Pipeline], list[str]]

@@ -16,18 +16,9 @@ from kgqa_core.errors import KgqaError
 from kgqa_core.lm.types import EndpointLmSection
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import TOWNS
 
-RUN = """\
-dataset:
-  name: towns
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: hash, dim: 16}
-explorer: {steps: 2, width: 8, epochs: 1}
-plans: {planners: [generator]}
-lm: {kind: endpoint, url: "http://127.0.0.1:9/v1"}
-"""
+RUN = TOWNS + 'plans: {planners: [generator]}\nlm: {kind: endpoint, url: "http://127.0.0.1:9/v1"}\n'
 HUGE = ("1e12", "10**12", str(10**12), str(2**64), str(10**30), "-1", "1.5", "[]", "{}", "null", "''", "yes", ".nan")
 NUMBERS = ("explorer.width", "explorer.steps", "explorer.epochs", "encoder.dim", "runtime.threads", "cluster.workers")
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
