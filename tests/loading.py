@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.closure import ClosureReport, build_from_dump
@@ -15,13 +16,19 @@ from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.types import Question, Reject, Split
 
 
-def graph_of_text(folder: Path, triples: str, names: str = "", *, format: str = "tsv") -> KnowledgeGraph:
-    """Return the graph of triples, and of names where any are given, that is built in ``folder``."""
+def graph_of_text(
+    folder: Path, triples: str, names: str = "", *, format: str = "tsv", **options: Any
+) -> KnowledgeGraph:
+    """Return the graph of triples, and of names where any are given, that is built in ``folder``.
+
+    ``options`` are those of ``build_graph``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     file, named = folder / f"kb.{format}", folder / "names.tsv" if names else None
     file.write_text(triples, encoding="utf-8")
     if named:
         named.write_text(names, encoding="utf-8")
-    build_graph(file, format=format, out_dir=folder / "graph", names=named)
+    build_graph(file, format=format, out_dir=folder / "graph", names=named, **options)
     return open_graph(folder / "graph")
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.answering import list_paths
@@ -16,6 +14,7 @@ from kgqa_core.systems.fiske import Branch, Fiske, FiskeSection, look_up, merge_
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
+from tests.loading import graph_of_text
 from tests.scripted import script
 from tests.systems.test_fiske import PUBLISHED, part
 
@@ -55,11 +54,8 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> SearchGraph:
     folder: Path = tmp_path_factory.mktemp("crowded")
     triples = [f"Hub\trel {number:02}\tEnd {number:02}" for number in range(45)]
     triples += [f"thing {number:02}\tkind\tthings" for number in range(13)]
-    (folder / "triples.tsv").write_text("\n".join(triples) + "\n", encoding="utf-8")
     names = [f"thing {number:02}\t{'film' if number < 12 else 'Film'}" for number in range(13)]
-    (folder / "names.tsv").write_text("\n".join(names) + "\n", encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    graph = open_graph(folder / "graph")
+    graph = graph_of_text(folder, "\n".join(triples) + "\n", "\n".join(names) + "\n")
     return SearchGraph(graph, graph, None, 3, False)
 
 
