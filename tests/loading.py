@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +54,14 @@ def build_rdf(
     parsed = parse_dump(path, folder / "dump", options=options)
     named = profile.names_relations
     return parsed, build_from_dump([folder / "dump"], [], folder / "graph", hops=None, names_relations=named)
+
+
+def write_bert(folder: Path, words: Sequence[str], *, seed: int, **sizes: int) -> Path:
+    """Write a random BERT that knows some words, in the ordinary folder layout, and return its folder."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    torch.manual_seed(seed)
+    BertModel(BertConfig(vocab_size=len(words), num_attention_heads=2, **sizes)).save_pretrained(folder)
+    BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
+    return folder

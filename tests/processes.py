@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -116,3 +117,10 @@ def is_up(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def post_json(url: str, body: dict[str, Any]) -> Any:
+    """POST a JSON document and return the one that comes back."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)

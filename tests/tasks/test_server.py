@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import http.client
 import json
 import os
 import shutil
@@ -25,7 +24,7 @@ from tasks.leftovers import process_started
 from tasks.runtime import pipeline_task, quick_imports, write_results_artifact
 from tasks.server import prefect_server
 from tests.conftest import PROJECT, Start
-from tests.processes import wait_for
+from tests.processes import post_json, wait_for
 
 RUN = """
 import sys, time
@@ -80,12 +79,7 @@ def assert_nothing_left(home: Path, pid: int, started: str) -> None:
 
 def ask(url: str, what: str) -> list[dict[str, Any]]:
     """Return what the API at ``url`` lists."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://").removesuffix("/api"), timeout=20)
-    try:
-        connection.request("POST", f"/api/{what}/filter", body="{}", headers={"content-type": "application/json"})
-        return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
+    return post_json(f"{url}/{what}/filter", {})
 
 
 @pytest.mark.slow
