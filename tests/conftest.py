@@ -200,6 +200,15 @@ def open_run(path: Path, text: str, *settings: str) -> Pipeline:
     return Pipeline(read_config(path, [f"runtime.home={path.parent / 'home'}", *settings]))
 
 
+def kgqa(*arguments: object, **options: Any) -> Any:
+    """Call the command in this process; return its exit code and what it printed, as typer's runner gives them."""
+    from typer.testing import CliRunner
+
+    from flows.cli import app
+
+    return CliRunner().invoke(app, [*map(str, arguments)], **options)
+
+
 def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
     """Write a row per line and return the file."""
     path.parent.mkdir(parents=True, exist_ok=True)

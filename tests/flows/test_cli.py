@@ -14,10 +14,8 @@ from unittest.mock import Mock
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 from flows import cli_session
-from flows.cli import app
 from flows.cli_output import print_reply, print_summary
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
 from flows.one_question import SystemReply
@@ -28,7 +26,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.types import AskedCall
-from tests.conftest import TOWNS, write_jsonl
+from tests.conftest import TOWNS, kgqa, write_jsonl
 
 COMMANDS = (
     *["run", "build", "encode", "train-explorer", "train-reasoner", "evaluate", "ask", "status", "score"],
@@ -46,10 +44,6 @@ def conf(tmp_path, monkeypatch) -> Path:
     path = tmp_path / "towns.yaml"
     path.write_text(TOWNS, encoding="utf-8")
     return path
-
-
-def kgqa(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(

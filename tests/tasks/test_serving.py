@@ -18,17 +18,15 @@ from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
-from typer.testing import CliRunner
 
 from benchmarks.drills.load import ask
-from flows.cli import app
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.release import Release, Releases
 from tasks.serving import HERE, ChampionServer, Row, make_app, open_release
-from tests.conftest import PROJECT, TINY_RUN
+from tests.conftest import PROJECT, TINY_RUN, kgqa
 from tests.processes import free_port, serving
 
 QUESTION = "who directed The Drowned Harbour?"
@@ -259,10 +257,9 @@ def test_a_release_is_asked_from_the_command_line_and_without_a_champion_there_i
     monkeypatch.setenv("KGQA_HOME", str(found.home))
     asked = ["ask", str(tmp_path / "tiny.yaml"), QUESTION, "--json"]
     champion, by_id, other = (
-        json.loads(CliRunner().invoke(app, [*asked, "--release", name]).stdout)["candidates"]
-        for name in ("champion", first.id, second.id)
+        json.loads(kgqa(*asked, "--release", name).stdout)["candidates"] for name in ("champion", first.id, second.id)
     )
     assert champion == by_id != other
-    assert CliRunner().invoke(app, [*asked, "--release", "champion", "--system", "rog"]).exit_code == 2
+    assert kgqa(*asked, "--release", "champion", "--system", "rog").exit_code == 2
     with pytest.raises(InputError, match="no champion yet"):
         open_release(Releases(tmp_path, "kgqa-tiny"))
