@@ -16,7 +16,8 @@ from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.loading import graph_of_text
 from tests.scripted import script
-from tests.systems.test_fiske import PUBLISHED, part
+from tests.systems.following import lines_under
+from tests.systems.test_fiske import PUBLISHED
 
 
 def test_branches_of_equal_state_merge_and_split(forty: Forty) -> None:
@@ -72,7 +73,7 @@ def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
     (answered,) = answer_all(system, [Question("q", "what?", "what?", (), (), "test")], crowded, model)
     model.check_done()
     assert crowded.graph.name_of(answered.answer.prediction.answers[0]) == "End 43"
-    sizes = [len(part(prompt, "Relations:", "none")) for prompt in model.prompts_of("map_relations")]
+    sizes = [len(lines_under(prompt, "Relations:", "none")) for prompt in model.prompts_of("map_relations")]
     assert sizes == [20, 20, 5]
     assert [call.round for call in answered.calls] == [1, 2, 2, 2, 3, 4]
 
