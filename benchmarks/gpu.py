@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.inference import distinct
 from benchmarks.measure import write_section
 from benchmarks.workload import WHOLE, Workload, median, open_workload
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.predict import predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +59,12 @@ def run(home: Path, size: Size = FULL) -> None:
     asked = distinct([*workload.questions("test", size.answered), *workload.questions("dev", size.answered)])
     for budget in (workload.config.explorer.edge_budget, WHOLE):
         for batch_size in size.batch_sizes:
-            model = workload.explorer()
+            model, options = workload.explorer(), workload.options(budget)
+            train_once = partial(workload.train, train, options, model=model, batch_size=batch_size)
+            answer_all = partial(workload.answer, model, asked, options, batch_size=batch_size)
             for what, questions, work in (
-                ("training, an epoch", train, training(workload, model, train, budget, batch_size)),
-                ("inference", asked, answering(workload, model, asked, budget, batch_size)),
+                ("training, an epoch", train, train_once),
+                ("inference", asked, answer_all),
             ):
                 found = measure(work, device)
                 rows.append(
@@ -83,29 +84,6 @@ def run(home: Path, size: Size = FULL) -> None:
 def on_device(workload: Workload, device: torch.device) -> Workload:
     """Return the workload with its encodings on a device."""
     return replace(workload, texts=workload.texts.to(device))
-
-
-def training(
-    workload: Workload, model: Explorer, questions: Sequence[Any], budget: int, batch_size: int
-) -> Callable[[], object]:
-    """Return an epoch of training."""
-    return lambda: workload.train(questions, workload.options(budget), model=model, batch_size=batch_size)
-
-
-def answering(
-    workload: Workload, model: Explorer, questions: Sequence[Any], budget: int, batch_size: int
-) -> Callable[[], object]:
-    """Return the answering of all questions, evidence paths included."""
-    return lambda: predict(
-        model,
-        workload.graph,
-        questions,
-        texts=workload.texts,
-        text_row=workload.text_row,
-        options=workload.options(budget),
-        answer_threshold=0.5,
-        batch_size=batch_size,
-    )
 
 
 def measure(work: Callable[[], object], device: torch.device) -> Measured:

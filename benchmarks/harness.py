@@ -6,7 +6,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,8 +74,9 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A model that says the same at once."""
+    """A model that says at once what it is told for an instruction, or nothing."""
 
+    said: Mapping[str, str] = field(default_factory=dict)
     name: str = "instant"
     context: int = 100_000
 
@@ -84,8 +85,9 @@ class Instant:
         return [1] * len(prompts)
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
-        """Return the same text for each prompt."""
-        return [[Generation("nothing", num_tokens=1)] for _ in prompts]
+        """Return what is said to each prompt."""
+        texts = [self.said.get(prompt.instruction, "nothing") for prompt in prompts]
+        return [[Generation(text, num_tokens=1)] * decoding.num_returns for text in texts]
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return equal likelihoods."""

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 from typing import Any
 
+from benchmarks.harness import Instant
 from benchmarks.measure import write_section
 from kgqa_core.evaluation.predictions import SystemSource, render_path
 from kgqa_core.graph.build import build_graph
@@ -27,7 +28,6 @@ from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruct
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.questions.formats import JSONL, Loaded, QuestionFile
 from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.systems.answering import PlanSource
@@ -50,27 +50,7 @@ TRIPLES = (
     "Ash\tdirected_by\tDan Oak\nBirch\tdirected_by\tDan Oak\nAsh\tstarred\tAnn Elm\nDan Oak\tborn_in\tPort Amber\n"
 )
 ASKED = {"Birch": "who directed Birch?", "Ash": "who directed Ash?"}  # the second is followed
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A model that says what it is told."""
-
-    name: str = "told"
-    context: int = 100_000
-
-    def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Return a token for each prompt."""
-        return [1] * len(prompts)
-
-    def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
-        """Return a plan, or an answer."""
-        said = {"plan": "<PATH>directed_by</PATH>", "reason": "Dan Oak"}
-        return [[Generation(said[one.instruction], -0.1, 1)] * decoding.num_returns for one in prompts]
-
-    def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return equal likelihoods."""
-        return [[0.0] * len(own) for own in options]
+SAID = {"plan": "<PATH>directed_by</PATH>", "reason": "Dan Oak"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +97,7 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
     search, prompts = SearchGraph(graph, graph, None, max_hops=2, reenter_topic=False), read_prompts()
     plans = PlanSource(PlanAsker(PlanInstruction(prompts), PathConstraints(graph, max_hops=2)))
     with CallStore(folder / "calls") as store:
-        model = Metered(Told(), meter=Meter(), store=store, system="rog")
+        model = Metered(Instant(SAID), meter=Meter(), store=store, system="rog")
         source = SystemSource("graph", "rog", 0, "lm", model.name)
         bench = Bench(Rog(search, prompts, plans, RogSection()), search, model, (model.meter,), source)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.measure import memory_bytes
 from kgqa_core import schemas
 from kgqa_core.graph.csr import write_string_indexes
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
@@ -28,9 +28,9 @@ def measure_way(way: str, graph: str, questions: str, repeats: int) -> dict[str,
     """Prepare one way and let it look at all test questions; return CPU seconds, megabytes, and how much it found."""
     opened = open_graph(Path(graph)) if (Path(graph) / "graph.json").is_file() else drawn_graph(Path(graph))
     texts = [question.text for question in read_questions(Path(questions), "test")]
-    before, started = resident_megabytes(), time.process_time()
+    before, started = memory_bytes("VmRSS"), time.process_time()
     find = {"hashes": by_hashes, "automaton": by_automaton, "sorted": by_binary_search}[way](opened)
-    made, memory = time.process_time() - started, resident_megabytes() - before
+    made, memory = time.process_time() - started, (memory_bytes("VmRSS") - before) / 1e6
     spent = []
     for _ in range(repeats):
         started = time.process_time()
@@ -66,13 +66,6 @@ def spaced(text: str) -> str:
     """Return the words of a text, normalised, each between blanks."""
     words = [word for word, _, _ in words_of(text)]
     return f" {' '.join(words)} " if words else ""
-
-
-def resident_megabytes() -> float:
-    """Return what this process has in memory now, in MB."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found.group(1)) * 1024 / 1e6 if found else float("nan")
 
 
 def write_drawn_names(folder: Path, real: KnowledgeGraph, count: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import wait
 from benchmarks.measure import write_section
 from kgqa_core.lm.folders import Ending
 from kgqa_core.lm.generate import generate_batch, read_prompts
@@ -212,9 +213,3 @@ def free(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-
-
-def wait(device: torch.device) -> None:
-    """Wait until the device is through."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

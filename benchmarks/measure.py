@@ -62,11 +62,16 @@ def peak_megabytes(pid: int | str = "self") -> float:
     Raises:
         OSError, ValueError: there is no such process, or it has ended.
     """
+    return memory_bytes("VmHWM", pid) / 1e6
+
+
+def memory_bytes(kind: str, pid: int | str = "self") -> int:
+    """Return the memory of a process as its status tells it: ``VmHWM``, ``VmRSS``, ``VmData``; raises as above."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    found = re.search(rf"^{kind}:\s+(\d+) kB$", status, re.MULTILINE)
     if found is None:
         raise ValueError(f"process {pid} has ended")
-    return int(found.group(1)) * 1024 / 1e6
+    return int(found.group(1)) * 1024
 
 
 def data_folder() -> Path:

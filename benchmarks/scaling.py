@@ -17,9 +17,6 @@ from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.scaling_build import build_one, make_file
 from benchmarks.scaling_graphs import explore_one
 from benchmarks.workload import Workload, open_workload
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.predict import predict
-from kgqa_core.types import Question
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,13 +92,13 @@ def measure_questions(workload: Workload, counts: Sequence[int]) -> Curve:
     questions, options = workload.questions("train"), workload.options()
     counts = [count for count in counts if count <= len(questions)]
     workload.train(questions[:64], options)  # compiles, and so does what comes next
-    answer(workload, workload.explorer(), questions[:64])
+    workload.answer(workload.explorer(), questions[:64], options)
     train, infer = [], []
     for count in counts:
         sample = workload.questions("train", count)
         model = workload.explorer()
         train.append(workload.train(sample, options, model=model))
-        infer.append(cpu_seconds(lambda model=model, sample=sample: answer(workload, model, sample)))
+        infer.append(cpu_seconds(lambda model=model, sample=sample: workload.answer(model, sample, options)))
     return Curve("questions", counts, {"training": train, "inference": infer})
 
 
@@ -113,22 +110,9 @@ def measure_steps(workload: Workload, size: Size) -> tuple[Curve, list[str]]:
     for steps in size.steps:
         model = workload.explorer(steps=steps)
         train.append(workload.train(sample, workload.options(), model=model))
-        infer.append(cpu_seconds(lambda model=model: answer(workload, model, sample)))
+        infer.append(cpu_seconds(lambda model=model: workload.answer(model, sample, workload.options())))
         rows.append(f"| {steps} | {train[-1]:.2f} | {infer[-1]:.2f} |")
     return Curve("steps L", size.steps, {"training": train, "inference": infer}), rows
-
-
-def answer(workload: Workload, model: Explorer, sample: Sequence[Question]) -> None:
-    """Answer questions with the run's K, evidence paths included."""
-    predict(
-        model,
-        workload.graph,
-        sample,
-        texts=workload.texts,
-        text_row=workload.text_row,
-        options=workload.options(),
-        answer_threshold=0.5,
-    )
 
 
 def measure_graphs(size: Size) -> tuple[Curve, list[str]]:

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from benchmarks.freebase.vocabulary import zipf
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question, RelationPath
 
 TRIPLES_PER_ENTITY = 10  # Freebase around WebQSP: 14, around CWQ less (EtD Table 7)
-ENTITIES_PER_TYPE_SHARE = 1.0  # exponent of Zipf's law: how sizes of types fall with their rank
 HEAD_SKEW, TAIL_SKEW = 2.0, 4.0  # rank = size * uniform^skew: 1 is uniform; degrees fall with exponent 1 + s / (s - 1)
 MAX_FRONTIER, MAX_ANSWERS = 2_000, 100  # a chain that passes more is no question anybody asks
 Ints = npt.NDArray[np.int64]
@@ -47,13 +47,13 @@ def draw_triples(count: int, *, num_relations: int = 300, seed: int = 0) -> Trip
     """
     generator = np.random.default_rng(seed)
     num_types = max(2, num_relations // 6)
-    sizes = np.maximum(1, count / TRIPLES_PER_ENTITY * _zipf(num_types)).astype(np.int64)
+    sizes = np.maximum(1, count / TRIPLES_PER_ENTITY * zipf(num_types)).astype(np.int64)
     first = np.concatenate([[0], np.cumsum(sizes)])
     by_size = sizes / sizes.sum()
     domain = generator.choice(num_types, num_relations, p=by_size)
     range_ = generator.choice(num_types, num_relations, p=by_size)
     # A relation is as frequent as its rank says and as its domain is large: small types do not get endless edges.
-    frequency = _zipf(num_relations) * by_size[domain]
+    frequency = zipf(num_relations) * by_size[domain]
     relation = generator.choice(num_relations, count, p=frequency / frequency.sum())
     head = _entities(first, sizes, domain[relation], generator.random(count) ** HEAD_SKEW)
     tail = _entities(first, sizes, range_[relation], generator.random(count) ** TAIL_SKEW)
@@ -140,13 +140,6 @@ def _walk(graph: KnowledgeGraph, hops: int, generator: random.Random) -> Relatio
         chain.append(relation)
         entity = int(graph.edge_tail[generator.randrange(int(graph.edge_ptr[group]), int(graph.edge_ptr[group + 1]))])
     return tuple(chain)
-
-
-def _zipf(count: int) -> npt.NDArray[np.float64]:
-    """Return shares that fall with their rank and sum to one."""
-    weights = 1.0 / np.arange(1, count + 1) ** ENTITIES_PER_TYPE_SHARE
-    shares: npt.NDArray[np.float64] = weights / weights.sum()
-    return shares
 
 
 def _entities(first: Ints, sizes: Ints, of_type: Ints, place: npt.NDArray[np.float64]) -> Ints:

@@ -17,12 +17,13 @@ from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions, Walk
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
+from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Lessons, Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of, read_encodings
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.types import Question, Split
+from kgqa_core.types import Prediction, Question, Split
 
 THREE_HOP = "conf/metaqa-3hop.yaml"
 WHOLE = 2**40  # an edge budget that cuts nothing
@@ -77,6 +78,21 @@ class Workload:
         changes = {"epochs": 1, "batch_size": batch_size or section.batch_size, "prune_below": 0.0}
         settings = section.model_copy(update=changes)
         return self.train_with(questions, options, settings, model or self.explorer())
+
+    def answer(
+        self, model: Explorer, questions: Sequence[Question], options: ExploreOptions, *, batch_size: int = 64
+    ) -> list[Prediction]:
+        """Answer questions, evidence paths included, without a threshold that was chosen on dev."""
+        return predict(
+            model,
+            self.graph,
+            questions,
+            texts=self.texts,
+            text_row=self.text_row,
+            options=options,
+            answer_threshold=0.5,
+            batch_size=batch_size,
+        )
 
     def train_with(
         self, questions: Sequence[Question], options: ExploreOptions, settings: ExplorerSection, model: Explorer

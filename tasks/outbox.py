@@ -19,8 +19,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from kgqa_core.artifacts import exclusive_lock, write_json
+from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.run.inputs import write_note
 from kgqa_core.run.pipeline import StageOutcome
 from tasks.leftovers import flow_lock, is_free
 from tasks.mlflow_store import mask
@@ -136,11 +137,7 @@ def read_ended(home: Path) -> list[dict[str, Any]]:
 
 def write(home: Path, note: Note) -> None:
     """Write or replace a note; a full disk is a warning."""
-    try:
-        note.path(home).parent.mkdir(parents=True, exist_ok=True)
-        write_json(note.path(home), _adapter().dump_python(note, mode="json"))
-    except OSError as problem:
-        _log.warning("cannot write the note %s: %s", note.path(home), problem)
+    write_note(note.path(home), _adapter().dump_python(note, mode="json"))
 
 
 def remove(home: Path, note: Note) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from hypothesis import settings
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 
@@ -34,6 +37,17 @@ dataset: {name: tiny, source: embedded, seed: 0}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
 tracking: {enabled: false}
+"""
+
+# A run on files of one's own, which lie beside it.
+TOWNS = """\
+dataset:
+  name: towns
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions.jsonl}
+encoder: {kind: hash}
+explorer: {steps: 2, edge_budget: 10, epochs: 1}
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -130,6 +144,14 @@ def prefect_folder(shared: Shared) -> Path:
     return home / "prefect"
 
 
+@pytest.fixture(scope="session")
+def wikimovies(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """The graph of MetaQA, for tests marked realdata."""
+    folder = tmp_path_factory.mktemp("wikimovies")
+    build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
+    return open_graph(folder)
+
+
 @pytest.fixture
 def used_home(prefect_folder: Path, tmp_path: Path) -> Path:
     """A home in which a Prefect server has run, and nothing else."""
@@ -144,7 +166,7 @@ def start() -> Iterator[Start]:
 
     def start_child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"} | options.pop("env", {})
-        command = [sys.executable, "-c", code, *map(str, arguments)]
+        command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         child = subprocess.Popen(command, env=environment, text=True, **streams)
         children.append(child)
@@ -176,6 +198,15 @@ def open_run(path: Path, text: str, *settings: str) -> Pipeline:
     """Write a run file and open it, with its home beside it unless a setting says another."""
     path.write_text(text, encoding="utf-8")
     return Pipeline(read_config(path, [f"runtime.home={path.parent / 'home'}", *settings]))
+
+
+def kgqa(*arguments: object, **options: Any) -> Any:
+    """Call the command in this process; return its exit code and what it printed, as typer's runner gives them."""
+    from typer.testing import CliRunner
+
+    from flows.cli import app
+
+    return CliRunner().invoke(app, [*map(str, arguments)], **options)
 
 
 def write_jsonl(path: Path, rows: Iterable[object]) -> Path:

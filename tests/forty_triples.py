@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels, to_relations
+from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.types import LabelPath, Question
+from tests.loading import graph_of_text
 
 TRIPLES = """\
 Salt Road | directed_by | Ida Moon
@@ -110,10 +110,8 @@ class Forty:
 def make_forty(folder: Path) -> Forty:
     """Build the graph under ``folder`` and link the questions to it."""
     triples = [line.split(" | ") for line in TRIPLES.splitlines()]
-    (folder / "triples.tsv").write_text("".join("\t".join(one) + "\n" for one in triples), encoding="utf-8")
-    (folder / "names.tsv").write_text("".join(f"{label}\t{name}\n" for label, name in NAMES.items()), encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    graph = open_graph(folder / "graph")
+    names = "".join(f"{label}\t{name}\n" for label, name in NAMES.items())
+    graph = graph_of_text(folder, "".join("\t".join(one) + "\n" for one in triples), names)
     linked = [_link(graph, *line.split(" | ")) for line in ASKED.splitlines()]
     return Forty(graph, (*linked, *_verdicts(graph), _without_topic()))
 

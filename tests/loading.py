@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.closure import ClosureReport, build_from_dump
@@ -15,13 +17,19 @@ from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.types import Question, Reject, Split
 
 
-def graph_of_text(folder: Path, triples: str, names: str = "", *, format: str = "tsv") -> KnowledgeGraph:
-    """Return the graph of triples, and of names where any are given, that is built in ``folder``."""
+def graph_of_text(
+    folder: Path, triples: str, names: str = "", *, format: str = "tsv", **options: Any
+) -> KnowledgeGraph:
+    """Return the graph of triples, and of names where any are given, that is built in ``folder``.
+
+    ``options`` are those of ``build_graph``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     file, named = folder / f"kb.{format}", folder / "names.tsv" if names else None
     file.write_text(triples, encoding="utf-8")
     if named:
         named.write_text(names, encoding="utf-8")
-    build_graph(file, format=format, out_dir=folder / "graph", names=named)
+    build_graph(file, format=format, out_dir=folder / "graph", names=named, **options)
     return open_graph(folder / "graph")
 
 
@@ -46,3 +54,14 @@ def build_rdf(
     parsed = parse_dump(path, folder / "dump", options=options)
     named = profile.names_relations
     return parsed, build_from_dump([folder / "dump"], [], folder / "graph", hops=None, names_relations=named)
+
+
+def write_bert(folder: Path, words: Sequence[str], *, seed: int, **sizes: int) -> Path:
+    """Write a random BERT that knows some words, in the ordinary folder layout, and return its folder."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    torch.manual_seed(seed)
+    BertModel(BertConfig(vocab_size=len(words), num_attention_heads=2, **sizes)).save_pretrained(folder)
+    BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
+    return folder

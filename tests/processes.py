@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ def assert_nothing_runs(home: Path) -> None:
     while (left := processes_of(home)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true answer of a condition; fail where there is none for minutes."""
+    until = time.monotonic() + TIMEOUT
+    while not (answer := condition()):
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+    return answer
 
 
 def wait_for_stage(run: subprocess.Popen[str], home: Path, stage: str = "*") -> None:
@@ -91,7 +101,7 @@ def serving(command: list[str], port: int, log: Path, **options: Any) -> Iterato
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, **options)
     try:
         until = time.monotonic() + TIMEOUT
-        while not _is_up(port):
+        while not is_up(port):
             assert process.poll() is None and time.monotonic() < until, log.read_text()
             time.sleep(0.2)
         yield
@@ -100,9 +110,17 @@ def serving(command: list[str], port: int, log: Path, **options: Any) -> Iterato
         process.wait(timeout=30)
 
 
-def _is_up(port: int) -> bool:
+def is_up(port: int) -> bool:
+    """Say whether a server answers ``/health``."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
             return True
     except OSError:
         return False
+
+
+def post_json(url: str, body: dict[str, Any]) -> Any:
+    """POST a JSON document and return the one that comes back."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)

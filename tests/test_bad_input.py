@@ -16,18 +16,9 @@ from kgqa_core.errors import KgqaError
 from kgqa_core.lm.types import EndpointLmSection
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import TOWNS
 
-RUN = """\
-dataset:
-  name: towns
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: hash, dim: 16}
-explorer: {steps: 2, width: 8, epochs: 1}
-plans: {planners: [generator]}
-lm: {kind: endpoint, url: "http://127.0.0.1:9/v1"}
-"""
+RUN = TOWNS + 'plans: {planners: [generator]}\nlm: {kind: endpoint, url: "http://127.0.0.1:9/v1"}\n'
 HUGE = ("1e12", "10**12", str(10**12), str(2**64), str(10**30), "-1", "1.5", "[]", "{}", "null", "''", "yes", ".nan")
 NUMBERS = ("explorer.width", "explorer.steps", "explorer.epochs", "encoder.dim", "runtime.threads", "cluster.workers")
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -102,19 +93,14 @@ def test_without_a_mistake_it_is_read(tmp_path: Path) -> None:
     assert kgqa("status", tmp_path / "run.yaml")[0] == 0
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_that_cannot_be_is_one_message(tmp_path: Path, setting: str) -> None:
-    (tmp_path / "run.yaml").write_text(RUN)
-    code, said, seconds = kgqa("status", tmp_path / "run.yaml", "--set", setting)
-    assert code == 2, said
-    assert_short(said)
-    assert seconds < 5
-
-
-@pytest.mark.parametrize("what", TEXTS)
-def test_a_configuration_that_cannot_be_is_one_message(tmp_path: Path, what: str) -> None:
-    (tmp_path / "run.yaml").write_text(TEXTS[what])
-    code, said, seconds = kgqa("status", tmp_path / "run.yaml")
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [*((RUN, ["--set", setting]) for setting in SETTINGS), *((text, []) for text in TEXTS.values())],
+    ids=[*SETTINGS, *TEXTS],
+)
+def test_what_cannot_be_is_one_message(tmp_path: Path, text: str, options: list[str]) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    code, said, seconds = kgqa("status", tmp_path / "run.yaml", *options)
     assert code == 2, said
     assert_short(said)
     assert seconds < 5

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import Setting, config_hash, configure, machine_paths, read_config
 from kgqa_core.errors import ConfigError
-
-PROJECT = Path(__file__).resolve().parents[1]
+from tests.conftest import PROJECT, TOWNS
 
 EMBEDDED = """\
 dataset: {name: demo, source: embedded}
@@ -26,16 +25,7 @@ encoder: {kind: hash}
 explorer: {steps: 3, edge_budget: 40, epochs: 8}
 """
 
-FILES = """\
-dataset:
-  name: towns
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: local, path: encoders/tiny}
-explorer: {steps: 2, edge_budget: 10, epochs: 1}
-"""
-
+FILES = TOWNS.replace("{kind: hash}", "{kind: local, path: encoders/tiny}")
 NSM = FILES.replace("{format: tsv, path: triples.tsv}", "{format: nsm}").replace("format: jsonl", "format: nsm")
 
 Write = Callable[..., Path]

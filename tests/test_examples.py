@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import typer.main
 import yaml
-from typer.testing import CliRunner
 
 from flows.cli import app
 from kgqa_core.config import RunConfig
@@ -19,7 +18,7 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.ask import link_asked
 from kgqa_core.run.pipeline import Pipeline
 from tasks.sweep_points import read_sweep
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, kgqa
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 GROUP = typer.main.get_command(app)
@@ -113,7 +112,7 @@ def test_examples_on_the_demo_find_what_they_ask_for(
     monkeypatch.chdir(tmp_path)  # some write a file
     home = tiny_config.runtime.home
     tiny = [str(home.parent / "tiny.yaml") if word == "conf/demo.yaml" else word for word in words]
-    done = CliRunner().invoke(app, [name, *tiny, "--set", f"runtime.home={home}"])
+    done = kgqa(name, *tiny, "--set", f"runtime.home={home}")
     assert done.exit_code == 0, done.stderr
     assert "0 rows" not in re.split(r"\D(?=0 rows)", done.stdout)
 

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PROJECT
+
 GOLDEN = Path(__file__).with_name("golden.json")
-PROJECT = Path(__file__).resolve().parents[1]
 RUN = """\
 dataset: {name: golden, source: embedded, seed: 0}
 encoder: {kind: hash, dim: 31}

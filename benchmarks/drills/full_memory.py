@@ -18,18 +18,12 @@ from typing import Any
 
 import typer
 
-from benchmarks.measure import PROJECT
+from benchmarks.measure import PROJECT, memory_bytes
 from flows.cli_session import with_exit_code
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer import explore
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
-
-
-def data_bytes() -> int:
-    """Return the memory that the limit counts: what the process may write to and shares with nobody."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData"))
 
 
 def limit_from_the_second_batch(megabytes: int) -> None:
@@ -40,7 +34,7 @@ def limit_from_the_second_batch(megabytes: int) -> None:
         nonlocal walked
         walked += 1
         if walked == 2:
-            limit = data_bytes() + megabytes * 2**20
+            limit = memory_bytes("VmData") + megabytes * 2**20  # what the limit counts
             resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
         return walk(*args, **kwargs)
 

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import PROJECT
+from benchmarks.measure import PROJECT, memory_bytes
 
 CLIENTS = 32
 MOVE_SECONDS = 20.0  # between two changes of the champion
@@ -124,21 +124,6 @@ def wait_until(true: Callable[[], bool], seconds: float = 300.0) -> None:
         time.sleep(0.1)
 
 
-def is_up(port: int) -> bool:
-    """Say whether the server answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
-            return True
-    except OSError:
-        return False
-
-
-def megabytes(process: subprocess.Popen[bytes]) -> int:
-    """Return the memory that a process holds."""
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-
-
 def watch(process: subprocess.Popen[bytes], releases: Any, ids: list[str], seconds: float) -> list[int]:
     """Change the champion now and then for a while; return the server's memory at its marks, in MB."""
     began, marks, moves = time.monotonic(), list[int](), 0
@@ -149,14 +134,14 @@ def watch(process: subprocess.Popen[bytes], releases: Any, ids: list[str], secon
             moves += 1
             releases.move("promoted", ids[moves % 2], "load")
         if passed > (len(marks) + 1) * min(MARK_SECONDS, seconds / 3):
-            marks.append(megabytes(process))
+            marks.append(memory_bytes("VmRSS", process.pid) // 2**20)
         time.sleep(0.1)
     return marks
 
 
 def load(folder: Path, prefect: str, points: int) -> dict[str, Any]:
     """32 clients for ``points`` seconds and one restart: no wrong answer, none lost but in the restart, flat memory."""
-    from tests.processes import free_port
+    from tests.processes import free_port, is_up
 
     releases, ids, expected = make_releases(folder)
     port, stop, seen, marks = free_port(), threading.Event(), Served(), list[list[int]]()

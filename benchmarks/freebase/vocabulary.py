@@ -62,9 +62,9 @@ _XSD = "http://www.w3.org/2001/XMLSchema#"
 QUOTE = '"'
 
 
-def zipf(count: int, exponent: float = 1.0) -> npt.NDArray[np.float64]:
+def zipf(count: int) -> npt.NDArray[np.float64]:
     """Return shares that fall with their rank and sum to one."""
-    weights = 1.0 / np.arange(1, count + 1) ** exponent
+    weights = 1.0 / np.arange(1, count + 1)
     shares: npt.NDArray[np.float64] = weights / weights.sum()
     return shares
 

@@ -5,7 +5,6 @@ A question makes examples instruction by instruction. Every draw depends on the 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from kgqa_core.instructions import choose, plan, reason, search_examples
 from kgqa_core.instructions.alignment import Meant, Wordings
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import Example, Instruction
+from kgqa_core.questions.link import hash_number
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
 
@@ -115,12 +115,7 @@ def fold_of(question_id: str, folds: int) -> int:
 
     An explorer that has seen the question nearly always puts the gold first: ``choose`` would learn to answer "A".
     """
-    return _hash("fold", question_id) % folds
-
-
-def _hash(purpose: str, question_id: str) -> int:
-    text = f"0\x1f{purpose}\x1f{question_id}"
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    return hash_number("fold", question_id) % folds
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +137,7 @@ class Asked:
 
     def draw(self, purpose: str) -> Random:
         """Return the draws of this question for one purpose: the same whatever else is made, in whichever order."""
-        return Random(_hash(purpose, self.question.id))
+        return Random(hash_number(purpose, self.question.id))
 
     def names(self, entities: Iterable[int]) -> tuple[str, ...]:
         """Return the entities' names."""

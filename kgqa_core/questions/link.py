@@ -291,9 +291,13 @@ def split_of(key: str) -> Split:
 
 def hash_share(key: str) -> float:
     """Return a number in [0, 1) that a key decides."""
-    seeded = f"0\x1f{key}"  # another seed than 0 would move all questions
-    digest = hashlib.sha256(seeded.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+    return hash_number(key) / 2**64
+
+
+def hash_number(*parts: str) -> int:
+    """Return a number of 64 bits that some texts decide."""
+    seeded = "\x1f".join(("0", *parts))  # another seed than 0 would move all questions
+    return int.from_bytes(hashlib.sha256(seeded.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
 def link_question(

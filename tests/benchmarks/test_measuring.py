@@ -67,13 +67,13 @@ def test_without_predictions_the_size_of_a_report_is_not_measured(monkeypatch: p
 
 def test_the_first_questions_that_are_answered_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = list[int]()
-    monkeypatch.setattr(scaling, "answer", lambda workload, model, sample: answered.append(len(sample)))
     monkeypatch.setattr(scaling, "cpu_seconds", lambda call: call() or float(len(answered)))
     workload = SimpleNamespace(
         questions=lambda split, count=100: [None] * count,
         options=lambda: None,
         explorer=lambda: None,
         train=lambda sample, options, model=None: 1.0,
+        answer=lambda model, sample, options: answered.append(len(sample)),
     )
     found = scaling.measure_questions(workload, [10, 20])  # type: ignore[arg-type]
     assert answered[1:] == [10, 20] and found.lines["inference"] == [2.0, 3.0]  # what compiles comes before

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import measure, sweeps
-
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.conftest import PROJECT
 
 
 def test_every_sweep_that_we_ship_has_a_section_of_its_own() -> None:

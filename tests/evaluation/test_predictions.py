@@ -10,9 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.score import score_file, score_names
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import METRICS, ROG_METRICS, score_predictions
@@ -27,6 +25,7 @@ from kgqa_core.evaluation.predictions import (
 )
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
+from tests.conftest import kgqa
 
 NAMES = ["Ann", "Bob", "The Cat", "Ann", *(f"entity {number}" for number in range(4, 13))]  # two share a name
 QUESTION = Question("q1", "who?", "who?", topics=(7,), answers=(3, 5), split="dev", hops=2, claim=3, verdict=True)
@@ -149,7 +148,7 @@ def test_questions_without_a_ground_truth_are_counted_and_where_there_are_no_oth
     known, unknown = {"prediction": ["Rome"], "ground_truth": ["Rome"]}, {"prediction": ["Oslo"], "ground_truth": []}
     found = score_file(write_lines(tmp_path, known, unknown))
     assert (found["n"], found["no_ground_truth"], found["rog"]["hit"], found["strict"]["em"]) == (2, 1, 50, 50)
-    shown = CliRunner().invoke(app, ["score", str(tmp_path / "predictions.jsonl")]).stdout
+    shown = kgqa("score", str(tmp_path / "predictions.jsonl")).stdout
     assert "1 of 2 questions have no ground truth" in shown
     for path in (write_lines(tmp_path, unknown), write(tmp_path / "asked.parquet", [ask("a")])):
         with pytest.raises(InputError, match=r"none of its 1 questions has a ground truth.*kgqa evaluate CONF"):

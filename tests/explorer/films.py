@@ -11,7 +11,7 @@ from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.train import Lessons
+from kgqa_core.explorer.train import Lessons, Trainer
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question
 from tests.explorer.worlds import make_graph, make_question
@@ -79,3 +79,9 @@ def lessons(asked: Sequence[Question] | None = None, **options: bool | float) ->
 def fresh_model(seed: int = 0, *, width: int = 17) -> Explorer:
     torch.manual_seed(seed)
     return Explorer(encoding_dim=ENCODER.dim, width=width, steps=2)
+
+
+def trained(seed: int = 0, *, epochs: int) -> Explorer:
+    model = fresh_model(seed)
+    list(Trainer(model, [lessons()], section(epochs=epochs), seed=0).steps())
+    return model

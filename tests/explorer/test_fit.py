@@ -29,7 +29,7 @@ from kgqa_core.explorer.fit import (
 )
 from kgqa_core.explorer.model import Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Lessons, Trainer
+from kgqa_core.explorer.train import Lessons
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.tracking import Recorder, TrackingRecord
 from kgqa_core.types import Question
@@ -283,13 +283,6 @@ def test_the_papers_variant_reads_questions_as_they_are_asked_and_prunes_by_its_
     assert load_explorer(tmp_path / "ours", encoder=films.ENCODER.name)[1].attention_threshold == 0.999
 
 
-def trained(seed: int, epochs: int) -> Explorer:
-    model = films.fresh_model(seed)
-    settings = films.section(epochs=epochs)
-    list(Trainer(model, [films.lessons()], settings, seed=0).steps())
-    return model
-
-
 def scores_of(
     model: Explorer, questions: Sequence[Question], answer_threshold: float, attention_threshold: float = 0.0
 ) -> dict[str, float]:
@@ -307,7 +300,7 @@ def scores_of(
 
 @pytest.mark.parametrize(("seed", "epochs"), [(1, 3), (2, 2), (2, 3), (3, 3)])
 def test_the_answer_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(seed: int, epochs: int) -> None:
-    model, dev = trained(seed, epochs), films.questions()[::2]
+    model, dev = films.trained(seed, epochs=epochs), films.questions()[::2]
     figures = measure(model, films.lessons(dev))
     scores = {threshold: scores_of(model, dev, threshold) for threshold in ANSWER_THRESHOLDS}
     expected = {threshold: found["f1"] for threshold, found in scores.items()}
@@ -321,7 +314,7 @@ def test_the_answer_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(see
 
 @pytest.mark.parametrize(("seed", "epochs"), [(0, 2), (1, 3), (2, 30)])
 def test_the_attention_threshold_is_the_best_on_dev_of_equals_the_largest(seed: int, epochs: int) -> None:
-    model, dev = trained(seed, epochs), films.questions()[::2]
+    model, dev = films.trained(seed, epochs=epochs), films.questions()[::2]
     attention, figures = choose_thresholds(model, films.lessons(dev))
 
     def sum_of(threshold: float) -> float:
@@ -348,11 +341,11 @@ def test_only_a_gain_above_the_tolerance_is_worth_a_walk_that_cuts_nothing_or_wh
         return DevFigures(90.0 + gain, 100.0, {0.5: 80.0})
 
     monkeypatch.setattr("kgqa_core.explorer.fit.measure", told)
-    assert choose_thresholds(trained(0, 1), films.lessons(films.questions()))[0] == chosen
+    assert choose_thresholds(films.trained(epochs=1), films.lessons(films.questions()))[0] == chosen
 
 
 def test_without_dev_answers_the_answer_threshold_is_a_half_and_nothing_is_cut() -> None:
-    model = trained(0, 1)
+    model = films.trained(epochs=1)
     attention, figures = choose_thresholds(model, films.lessons([]))
     assert (attention, figures.answer_threshold, figures.hits1, figures.f1) == (0.0, 0.5, 0.0, {})
     claims = [make_question([5], masked=films.WHO, claim=films.director(5), verdict=True)]

@@ -18,7 +18,6 @@ from kgqa_core.explorer.explore import Exploration, Nodes, StepTrace, barred_top
 from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, measure
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.predict import backtrack, predict
-from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 from tests.explorer import films
@@ -29,10 +28,7 @@ from tests.explorer.worlds import World, make_graph, make_model, make_question, 
 
 @pytest.fixture(scope="module")
 def trained() -> Explorer:
-    model = films.fresh_model()
-    settings = films.section(epochs=30)
-    list(Trainer(model, [films.lessons()], settings, seed=0).steps())
-    return model
+    return films.trained(epochs=30)
 
 
 def ask(model: Explorer, questions: Sequence[Question], **options: object) -> list[Prediction]:

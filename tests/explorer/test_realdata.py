@@ -12,8 +12,7 @@ import torch
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, loss_sum
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.text.encoder import HashEncoder
 from tests.explorer.plain_walk import PLAIN
 from tests.loading import load_question_file
@@ -26,13 +25,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
-    folder = tmp_path_factory.mktemp("wikimovies")
-    build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
-    return open_graph(folder)
-
-
 def outcome(found: Exploration, num_entities: int) -> tuple[np.ndarray, np.ndarray]:
     """Node keys, ascending, and their scores."""
     key = found.question * num_entities + found.entity
@@ -41,9 +33,9 @@ def outcome(found: Exploration, num_entities: int) -> tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.parametrize("edge_budget", [5, 40])
-def test_merging_changes_nothing_on_real_3_hop_questions(graph: KnowledgeGraph, edge_budget: int) -> None:
+def test_merging_changes_nothing_on_real_3_hop_questions(wikimovies: KnowledgeGraph, edge_budget: int) -> None:
     path = next((Path(os.environ["KGQA_DATA"]) / "metaqa" / "3-hop").glob("**/qa_dev.txt"))
-    questions, _ = load_question_file(path, format="metaqa", graph=graph, split="dev", hops=3)
+    questions, _ = load_question_file(path, format="metaqa", graph=wikimovies, split="dev", hops=3)
     chosen = [questions[row] for row in np.random.default_rng(0).permutation(len(questions))[:13]]
     masked = sorted({question.masked for question in chosen})
     batch = question_arrays(chosen, {text: row for row, text in enumerate(masked)}).batch(np.arange(13))
@@ -54,16 +46,18 @@ def test_merging_changes_nothing_on_real_3_hop_questions(graph: KnowledgeGraph, 
     for way in (None, PLAIN):
         found = explore(
             model,
-            graph,
+            wikimovies,
             batch,
-            texts=Texts(torch.tensor(encode(masked)).double(), torch.tensor(encode(graph.relation_names)).double()),
+            texts=Texts(
+                torch.tensor(encode(masked)).double(), torch.tensor(encode(wikimovies.relation_names)).double()
+            ),
             options=ExploreOptions(edge_budget, walk=way),
         )
         model.zero_grad()
-        loss, covered = loss_sum(found, batch, graph.num_entities)
+        loss, covered = loss_sum(found, batch, wikimovies.num_entities)
         loss.backward()
         gradient = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
-        results.append((*outcome(found, graph.num_entities), gradient, found.counts))
+        results.append((*outcome(found, wikimovies.num_entities), gradient, found.counts))
         assert edge_budget < 40 or covered.all()
     (keys, scores, gradient, counts), (plain_keys, plain_scores, plain_gradient, plain_counts) = results
     assert np.array_equal(keys, plain_keys)

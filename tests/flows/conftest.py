@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from benchmarks.places import RUN, write_places
+from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.run.pipeline import Pipeline
 from tasks.server import prefect_server
@@ -35,6 +37,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         os.environ.clear()
         os.environ.update(before)
         yield url
+
+
+@pytest.fixture
+def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of the built run of all tests."""
+    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
+    return tiny_config.runtime.home.parent / "tiny.yaml"
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from flows.cli import app
+from tests.conftest import kgqa, write_jsonl
 
 RIVERS = [f"River {letter}" for letter in "ABCDEFGHIJKLM"]
 FLOWS_THROUGH = {river: (f"Town {number % 7}", f"Town {(3 * number + 1) % 7}") for number, river in enumerate(RIVERS)}
@@ -52,7 +51,7 @@ class Run:
 
     def kgqa_here(self, *arguments: str, code: int = 0) -> Result:
         """The same in this process: to start one takes far longer than what only reads a run."""
-        done = CliRunner().invoke(app, arguments, env={"KGQA_HOME": str(self.folder / "home")})
+        done = kgqa(*arguments, env={"KGQA_HOME": str(self.folder / "home")})
         assert done.exit_code == code, done.stderr
         return done
 
@@ -60,13 +59,11 @@ class Run:
 def write_run(folder: Path, server: str = "") -> Run:
     lines = sorted({f"{river}\tflows_through\t{town}" for river, towns in FLOWS_THROUGH.items() for town in towns})
     (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "questions").mkdir()
     for split, rivers in SPLITS.items():
         rows = [
             {"question": f"which towns does {river} flow through?", "answers": FLOWS_THROUGH[river], "hops": 1}
             for river in rivers
         ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "questions" / f"{split}.jsonl").write_text(text, encoding="utf-8")
+        write_jsonl(folder / "questions" / f"{split}.jsonl", rows)
     (folder / "rivers.yaml").write_text(CONFIG, encoding="utf-8")
     return Run(folder, server)

@@ -14,10 +14,8 @@ from unittest.mock import Mock
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 from flows import cli_session
-from flows.cli import app
 from flows.cli_output import print_reply, print_summary
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
 from flows.one_question import SystemReply
@@ -28,23 +26,13 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.types import AskedCall
-from tests.conftest import write_jsonl
+from tests.conftest import TOWNS, kgqa, write_jsonl
 
 COMMANDS = (
     *["run", "build", "encode", "train-explorer", "train-reasoner", "evaluate", "ask", "status", "score"],
     *["init", "make-questions", "lint", "compare", "confidence", "lm-info", "score-plans", "sql", "subgraph", "sweep"],
 )
 HEAVY = {"dask", "distributed", "duckdb", "matplotlib", "mlflow", "numpy", "pandas", "prefect", "pyarrow", "torch"}
-
-CONFIG = """
-dataset:
-  name: towns
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: hash, dim: 16}
-explorer: {steps: 2, edge_budget: 10, epochs: 1, seeds: [0]}
-"""
 
 
 @pytest.fixture
@@ -54,12 +42,8 @@ def conf(tmp_path, monkeypatch) -> Path:
     (tmp_path / "triples.tsv").write_text("Aar\tflows_through\tBern\n", encoding="utf-8")
     (tmp_path / "questions.jsonl").write_text('{"question": "what flows through Bern?", "answers": ["Aar"]}\n')
     path = tmp_path / "towns.yaml"
-    path.write_text(CONFIG, encoding="utf-8")
+    path.write_text(TOWNS, encoding="utf-8")
     return path
-
-
-def kgqa(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(
@@ -70,7 +54,7 @@ def kgqa(*arguments: object):
 def test_an_oracle_answers_beside_whoever_does(
     conf: Path, monkeypatch: pytest.MonkeyPatch, systems: str, answered_by: tuple[str, ...] | None
 ) -> None:
-    conf.write_text(CONFIG + systems, encoding="utf-8")
+    conf.write_text(TOWNS + systems, encoding="utf-8")
     run: list[RunConfig] = []
 
     def run_flow(flow: str, config: RunConfig, **_: object) -> None:
@@ -217,7 +201,7 @@ def test_a_file_that_cannot_be_used_is_told_before_anything_is_made_for_it(conf,
     made = Mock()
     monkeypatch.setattr("flows.run.run_missing", made)
     if arguments[0] == "score-plans":
-        conf.write_text(CONFIG + "plans: {planners: [dense]}\ndense: {}\n", encoding="utf-8")
+        conf.write_text(TOWNS + "plans: {planners: [dense]}\ndense: {}\n", encoding="utf-8")
     done = kgqa(*(argument.replace("CONF", str(conf)) for argument in arguments))
     assert (done.exit_code, said in done.stderr) == (3, True), done.output
     made.assert_not_called()
@@ -233,10 +217,10 @@ def test_a_port_that_there_is_not_is_told(conf, monkeypatch, arguments):
 @pytest.mark.parametrize("arguments", [("run", "SELF"), ("run", "OTHER"), ("build", "OTHER"), ("sweep", "SWEEP")])
 def test_a_contradiction_is_a_configuration_error_before_anything_runs(conf, arguments):
     """Systems that need a planner which the run does not train: in a run, in one that it starts from, in a sweep."""
-    conf.with_name("self.yaml").write_text(CONFIG + "systems: {answered_by: [oracle]}\n", encoding="utf-8")
-    other = CONFIG.replace("epochs: 1", "epochs: 1, init_from: self.yaml")
+    conf.with_name("self.yaml").write_text(TOWNS + "systems: {answered_by: [oracle]}\n", encoding="utf-8")
+    other = TOWNS.replace("epochs: 1", "epochs: 1, init_from: self.yaml")
     conf.with_name("other.yaml").write_text(other, encoding="utf-8")
-    planned = CONFIG + "plans: {planners: [dense]}\ndense: {}\nsystems: {run: [rog], answered_by: [oracle]}\n"
+    planned = TOWNS + "plans: {planners: [dense]}\ndense: {}\nsystems: {run: [rog], answered_by: [oracle]}\n"
     conf.with_name("planned.yaml").write_text(planned, encoding="utf-8")
     varied = (
         "base: planned.yaml\nvary: {systems.rog.plans: [dense, generator]}\nplots: [{x: systems.rog.plans, y: f1}]\n"
@@ -363,7 +347,7 @@ def test_without_a_terminal_a_line_comes_now_and_then(clock):
 def test_a_system_is_asked_of_a_run_without_a_language_model_and_what_it_needs_is_made_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systems: str, system: str, row: tuple[str, ...]
 ) -> None:
-    (tmp_path / "towns.yaml").write_text(CONFIG + systems, encoding="utf-8")
+    (tmp_path / "towns.yaml").write_text(TOWNS + systems, encoding="utf-8")
     (tmp_path / "triples.tsv").write_text("a\tb\tc\n", encoding="utf-8")
     (tmp_path / "questions.jsonl").write_text("{}\n", encoding="utf-8")
     asked: list[Pipeline] = []

@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from kgqa_core.artifacts import write_json
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import kgqa
 from tests.run.test_ensure import NO_FLOOR, TRIPLES, build, towns, write_triples
 
 __all__ = ["towns"]
-
-
-def kgqa(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def listed(conf: Path) -> list[tuple[str, int | None, bool]]:

@@ -81,13 +81,6 @@ def test_other_questions_and_another_graph_are_refused_with_the_difference(write
     assert "has aaaaaaaaaaaaaaaa" in done.stderr and "has bbbbbbbbbbbbbbbb" in done.stderr
 
 
-@pytest.fixture
-def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration file of a finished run, with its home."""
-    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
-    return tiny_config.runtime.home.parent / "tiny.yaml"
-
-
 @pytest.mark.slow
 def test_a_run_is_a_configuration_a_folder_or_a_table(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
     folder = Pipeline(tiny_config).artifact("evaluation-seed0").folder

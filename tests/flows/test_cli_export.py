@@ -8,29 +8,20 @@ from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
-import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_export import DICTIONARY
 from kgqa_core import schemas
 from kgqa_core.artifacts import hash_file
 from kgqa_core.config import RunConfig
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import kgqa
 
 DOC = Path(__file__).parents[2] / "docs" / "shards.md"
 
 
-@pytest.fixture
-def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration of the built run of all tests."""
-    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
-    return tiny_config.runtime.home.parent / "tiny.yaml"
-
-
 def export(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+    return kgqa("export", *arguments)
 
 
 def test_the_graph_is_exported_with_order_words_and_lineage(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
 from flows import cli_session
-from flows.cli import app
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, kgqa
 
 CONFIG = """
 dataset: {name: towns, source: embedded}
@@ -22,7 +20,7 @@ explorer: {steps: 2, edge_budget: 10, epochs: 1, seeds: [0]}
 
 
 def status(conf: Path) -> Result:
-    return CliRunner().invoke(app, ["status", str(conf)])
+    return kgqa("status", str(conf))
 
 
 def test_a_misspelt_variable_of_the_environment_is_told_once_and_others_are_left_alone(

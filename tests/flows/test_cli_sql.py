@@ -11,22 +11,14 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.sql_views import find_tables, open_views, view_name
 from kgqa_core.artifacts import FileEntry
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import KgqaError
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
-
-
-@pytest.fixture
-def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration of the built run of all tests."""
-    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
-    return tiny_config.runtime.home.parent / "tiny.yaml"
+from tests.conftest import kgqa
 
 
 @pytest.fixture
@@ -35,7 +27,7 @@ def pipeline(tiny_config: RunConfig) -> Pipeline:
 
 
 def kgqa_sql(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["sql", *map(str, arguments)])
+    return kgqa("sql", *arguments)
 
 
 def answer(*arguments: object) -> Any:

@@ -8,13 +8,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_subgraph import shown
 from kgqa_core import schemas
 from kgqa_core.run.ensure import ensure
-from tests.conftest import open_run
+from tests.conftest import kgqa, open_run
 from tests.nsm import line, write_nsm
 
 RUN = """\
@@ -50,7 +48,7 @@ def conf(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def kgqa_subgraph(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["subgraph", *map(str, arguments)])
+    return kgqa("subgraph", *arguments)
 
 
 def triples(*arguments: object) -> list[list[str]]:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from kgqa_core.config import RunConfig
 from kgqa_core.run.pipeline import Pipeline
-from tests.conftest import Build
+from tests.conftest import Build, kgqa
 
 NUM_FLIPS = 5  # per kind of artifact
-
-
-def kgqa(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.slow

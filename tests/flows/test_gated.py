@@ -15,9 +15,8 @@ import pytest
 from mlflow import MlflowClient
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from typer.testing import CliRunner
 
-from flows.cli import app
+from tests.conftest import kgqa
 from tests.flows.rivers import Run
 
 CONFIG = """\
@@ -127,7 +126,7 @@ def test_a_run_that_would_share_the_champion_of_another_is_refused_before_anythi
     release.mkdir(parents=True)
     manifest = {"run": "rivers v2", "made_of": {}, "parent": None, "stages": {}, "made": "2026-01-01"}
     (release / "release.json").write_text(json.dumps(manifest), encoding="utf-8")
-    refused = CliRunner().invoke(app, ["run", str(tmp_path / "rivers.yaml"), "--set", "name=rivers.v2"])
+    refused = kgqa("run", str(tmp_path / "rivers.yaml"), "--set", "name=rivers.v2")
     assert (refused.exit_code, "'rivers v2' came first: give 'rivers.v2' another name" in refused.stderr) == (2, True)
     assert [path.name for path in own_home.iterdir()] == ["releases"]
 

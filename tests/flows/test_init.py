@@ -12,14 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_init import graph_format, header_of, propose_walk
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from tests.conftest import write_jsonl
+from tests.conftest import kgqa, write_jsonl
 from tests.loading import graph_of_text, load_question_file
 
 PEOPLE, CLUBS, TOWNS = 21, 5, 3
@@ -71,7 +69,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
 
 
 def init(*arguments: str):
-    return CliRunner().invoke(app, ["init", *arguments])
+    return kgqa("init", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_a_second_run_of_one_name_in_a_home_is_told_apart_by_its_user(files: Pat
     """Builds and notes are kept by name, and every folder's first run file is my.yaml."""
     write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     assert "another run" not in init("triples.tsv", "questions.jsonl").stderr
-    built = CliRunner().invoke(app, ["lint", "my.yaml"])
+    built = kgqa("lint", "my.yaml")
     assert built.exit_code == 0, built.stderr
     assert "another run" not in init("triples.tsv", "questions.jsonl", "--force").stderr  # it is the same
     (files / "my.yaml").rename("old.yaml")

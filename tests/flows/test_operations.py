@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from mlflow import MlflowClient
 
 from tasks.webhook import BLOCK, address
 from tests.flows.rivers import Run, write_run
-from tests.processes import wait_for_stage
+from tests.processes import post_json, wait_for_stage
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +25,8 @@ NAMED = r"rivers \d{4}-\d\d-\d\d \d\d:\d\d"
 
 def ask(run: Run, what: str, **body: Any) -> list[dict[str, Any]]:
     """POST to the Prefect server's REST API."""
-    data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{run.server}/{what}", data, headers), timeout=30) as response:
-        found: list[dict[str, Any]] = json.load(response)
-        return found
+    found: list[dict[str, Any]] = post_json(f"{run.server}/{what}", body)
+    return found
 
 
 def tasks_of(run: Run, flow_run: str, num: int) -> dict[str, str]:

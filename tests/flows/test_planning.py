@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import flows.pipeline
-from flows.cli import app
 from flows.cli_lm import model_facts, print_planner_scores
 from flows.plan_scores import PlannerScore, score_plan_file
 from flows.summary import summarise
@@ -21,7 +19,7 @@ from kgqa_core.run.ensure import work_here
 from kgqa_core.run.open import ADAPTER_FOLDER, open_players
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.tracking import read_record
-from tests.conftest import Build, open_run, write_jsonl
+from tests.conftest import Build, kgqa, open_run, write_jsonl
 from tests.lm.test_gguf import make_gguf
 from tests.lm.tiny_models import make_llama
 
@@ -75,7 +73,7 @@ def test_lm_info_makes_the_folder_of_a_gguf_file_and_trains_nothing(
     make_gguf(tmp_path / "tiny.gguf")
     pipeline = open_run(tmp_path / "tiny.yaml", RUN, model := f"lm.path={tmp_path / 'tiny.gguf'}")
     options = ("--set", f"runtime.home={tmp_path / 'home'}", "--set", model, "--json")
-    done = CliRunner().invoke(app, ["lm-info", str(tmp_path / "tiny.yaml"), *options], catch_exceptions=False)
+    done = kgqa("lm-info", str(tmp_path / "tiny.yaml"), *options, catch_exceptions=False)
     assert json.loads(done.stdout)["parameters"] > 0
     made = [stage.key for stage in pipeline.status() if stage.state == "done"]
     assert made == ["graph", "questions", "lm"]

@@ -13,9 +13,7 @@ from zlib import decompress
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_report import build_report
 from flows.report import Beside, build, lost_at, read_paths, verdict_of
 from flows.report_about import curves, keep_report, published_table, runs_over_time, sweep_curves
@@ -35,6 +33,7 @@ from tasks.release import Releases, model_name, release_id
 from tasks.run_content import FlowRun
 from tasks.sweep import STAGE as SWEEP
 from tasks.tracking import publish
+from tests.conftest import kgqa
 from tests.flows.conftest import Configure
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
@@ -214,15 +213,15 @@ def test_one_system_of_two_runs_keeps_two_names(compared: Pipeline, tmp_path: Pa
 
 def test_the_command_writes_the_report_and_says_what_to_open(runs: list[tuple[str, Path]], tmp_path: Path) -> None:
     paths = [str(path) for _, path in runs]
-    shown = CliRunner().invoke(app, ["report", *paths, "--out", str(tmp_path / "seen")])
+    shown = kgqa("report", *paths, "--out", str(tmp_path / "seen"))
     assert shown.stdout.strip() == f"open {tmp_path / 'seen' / 'index.html'}"
-    again = CliRunner().invoke(app, ["report", *paths, "--single", "--out", str(tmp_path / "seen.html")])
+    again = kgqa("report", *paths, "--single", "--out", str(tmp_path / "seen.html"))
     assert again.stdout.strip() == f"open {tmp_path / 'seen.html'}"
 
 
 def test_a_run_that_overrode_settings_is_shown_by_giving_them_again(compared: Pipeline, tmp_path: Path) -> None:
     conf, out = compared.home.parent / "places.yaml", tmp_path / "seen"
-    shown = CliRunner().invoke(app, ["report", str(conf), f"--set=runtime.home={compared.home}", "--out", str(out)])
+    shown = kgqa("report", str(conf), f"--set=runtime.home={compared.home}", "--out", str(out))
     assert shown.exit_code == 0, shown.stderr
     assert data(out, "overview")["num_questions"] == 23
 

@@ -16,15 +16,14 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_report import build_report
 from flows.live import LiveHandler, LivePages
 from flows.report import Beside, build
 from kgqa_core.errors import InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
+from tests.conftest import kgqa
 from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
 
 __all__ = ["apart", "runs"]
@@ -121,7 +120,7 @@ def test_pages_that_follow_a_run_never_lie_where_a_report_is_to_be(
     monkeypatch.setattr("http.server.ThreadingHTTPServer", Mock(side_effect=OSError(98, "Address already in use")))
     for specs in ({COMPARISON: None}, {}):  # before and after somebody takes the systems out of the run file
         monkeypatch.setattr("flows.cli_report.opened", Mock(return_value=Mock(specs=specs)))
-        done = CliRunner().invoke(app, ["view", "run.yaml"])
+        done = kgqa("view", "run.yaml")
         assert done.exit_code == 2 and "port 8700 cannot be had" in done.stderr, done.stderr
     assert seen == [False]
 

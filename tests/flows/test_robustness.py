@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from kgqa_core.artifacts import MANIFEST
 from kgqa_core.config import RunConfig
 from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import PROJECT, with_home
-from tests.processes import TIMEOUT, assert_nothing_runs, rubble, wait_for_stage
+from tests.processes import TIMEOUT, assert_nothing_runs, post_json, rubble, wait_for_stage
 
 pytestmark = pytest.mark.slow
 
@@ -189,15 +188,6 @@ def prefect(*arguments: str) -> str:
     return done.stdout
 
 
-def ask_server(url: str, path: str, body: dict[str, Any]) -> Any:
-    """POST to the server's REST API."""
-    request = urllib.request.Request(
-        f"{url}/{path}", json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)
-
-
 def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, run_file = tmp_path / "home", tmp_path / "quick.yaml"
     run_file.write_text(QUICK_RUN, encoding="utf-8")
@@ -206,9 +196,9 @@ def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, m
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
     for pool in ("kgqa-cpu", "kgqa-gpu"):
-        ask_server(server, "work_pools/", {"name": pool, "type": "process"})
+        post_json(f"{server}/work_pools/", {"name": pool, "type": "process"})
     prefect("deploy", "--all")
-    deployed = {deployment["name"]: deployment for deployment in ask_server(server, "deployments/filter", {})}
+    deployed = {deployment["name"]: deployment for deployment in post_json(f"{server}/deployments/filter", {})}
     assert deployed.keys() == {"nightly", "rebuild-shards", "evaluate-all", "train"}
     deployment = deployed["nightly"]
     (schedule,) = deployment["schedules"]
@@ -216,15 +206,15 @@ def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, m
     assert schedule["schedule"]["cron"] == "0 3 * * *"
 
     asked = {"parameters": {"config": str(run_file)}, "state": {"type": "SCHEDULED"}}
-    created = ask_server(server, f"deployments/{deployment['id']}/create_flow_run", asked)["id"]
+    created = post_json(f"{server}/deployments/{deployment['id']}/create_flow_run", asked)["id"]
     prefect("worker", "start", "--pool", "kgqa-cpu", "--run-once")
 
     begun = {"any_": ["COMPLETED", "FAILED", "CRASHED", "RUNNING"]}
     mine = {"deployments": {"id": {"any_": [deployment["id"]]}}, "flow_runs": {"state": {"type": begun}}}
-    (run,) = ask_server(server, "flow_runs/filter", mine)
+    (run,) = post_json(f"{server}/flow_runs/filter", mine)
     assert (run["id"], run["state_type"]) == (created, "COMPLETED"), run["state"]
     wanted = {"key": {"any_": ["results-quick"]}, "flow_run_id": {"any_": [created]}}
-    (results,) = ask_server(server, "artifacts/filter", {"artifacts": wanted})
+    (results,) = post_json(f"{server}/artifacts/filter", {"artifacts": wanted})
     assert "template control" in str(results["data"])
     stages = {folder.name for folder in (home / "artifacts").iterdir()}
     assert stages == {"dataset", "graph", "questions", "encodings", "explorer", "controls", "evaluation"}

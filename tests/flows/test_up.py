@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from mlflow import MlflowClient
 
 from tasks.services import Services, read_services
 from tests.conftest import PROJECT
-from tests.processes import assert_nothing_runs, free_port, processes_of
+from tests.processes import assert_nothing_runs, free_port, processes_of, wait_for
 
 CONFIG = """\
 dataset: {name: rivers, source: embedded}
@@ -39,7 +39,6 @@ dataset:
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 1}
 """
-PATIENCE = 300.0  # seconds; where nothing else runs, everything here takes a tenth of it
 
 
 @dataclass
@@ -111,14 +110,6 @@ class Up:
     def aliases(self) -> dict[str, str]:
         model = MlflowClient(f"http://127.0.0.1:{self.ports[1]}").get_registered_model("kgqa-rivers")
         return {alias: str(version) for alias, version in model.aliases.items()}
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    until = time.monotonic() + PATIENCE
-    while not (answer := condition()):
-        assert time.monotonic() < until, what
-        time.sleep(0.2)
-    return answer
 
 
 def write_deployments(folder: Path) -> None:

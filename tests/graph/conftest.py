@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.csr import build_csr
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
+from tests.loading import graph_of_text
 
 FILMS = """\
 Rear Window|directed_by|Alfred Hitchcock
@@ -26,10 +26,7 @@ Alfred Hitchcock|lived_in|London
 @pytest.fixture
 def films(tmp_path: Path) -> KnowledgeGraph:
     """7 triples, 7 entities, 5 relations; two parallel edges from a director to a city."""
-    path = tmp_path / "films.txt"
-    path.write_text(FILMS, encoding="utf-8")
-    build_graph(path, format="wikimovies", out_dir=tmp_path / "films")
-    return open_graph(tmp_path / "films")
+    return graph_of_text(tmp_path / "films", FILMS, format="wikimovies")
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from flows.cli_lint import graph_rows, lint_graph
 from kgqa_core import schemas
-from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.build import BuildLimits
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.diff import Change, GraphComparison, compare_graphs
+from tests.loading import graph_of_text
 
 Triple = tuple[str, str, str]
 
@@ -39,16 +40,9 @@ NEW = [
 
 
 def build(folder: Path, triples: list[Triple], names: dict[str, str] | None = None, **limits: int) -> KnowledgeGraph:
-    folder.mkdir(parents=True)
-    (folder / "triples.tsv").write_text("".join("\t".join(triple) + "\n" for triple in triples), encoding="utf-8")
-    named = None
-    if names is not None:
-        named = folder / "names.tsv"
-        named.write_text("".join(f"{label}\t{name}\n" for label, name in names.items()), encoding="utf-8")
-    out = folder / "graph"
-    out.mkdir()
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=out, names=named, limits=BuildLimits(**limits))
-    return open_graph(out)
+    named = "".join(f"{label}\t{name}\n" for label, name in (names or {}).items())
+    text = "".join("\t".join(triple) + "\n" for triple in triples)
+    return graph_of_text(folder, text, named, limits=BuildLimits(**limits))
 
 
 @pytest.fixture

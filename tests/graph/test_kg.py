@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.build import build_graph, connect
+from kgqa_core.graph.build import connect
 from kgqa_core.graph.csr import SHARED_NAMES, SortedIndex, write_string_indexes
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, read_step, to_labels, to_relations, unsigned, write_step
 from tests.conftest import Start
+from tests.loading import graph_of_text
 
 
 def test_labels_and_names_are_found_without_reading_them_all(films: KnowledgeGraph) -> None:
@@ -35,10 +36,8 @@ def test_what_is_not_in_the_graph_is_not_found(films: KnowledgeGraph, unknown: s
 
 
 def test_a_shared_name_gives_all_its_entities(tmp_path: Path) -> None:
-    (tmp_path / "kb.tsv").write_text("m.1\tr\tm.2\nm.3\tr\tm.2\nm.5\tr\tm.4\n", encoding="utf-8")
-    (tmp_path / "names.tsv").write_text("m.1\tÉmile\nm.3\tÉmile\nm.4\témile\nm.5\tStraße\n", encoding="utf-8")
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "g", names=tmp_path / "names.tsv")
-    graph = open_graph(tmp_path / "g")
+    names = "m.1\tÉmile\nm.3\tÉmile\nm.4\témile\nm.5\tStraße\n"
+    graph = graph_of_text(tmp_path, "m.1\tr\tm.2\nm.3\tr\tm.2\nm.5\tr\tm.4\n", names)
     assert graph.ids_of_name("Émile") == (0, 2)
     assert graph.ids_of_folded_name("ÉMILE") == (0, 2, 3)
     assert graph.ids_of_folded_name("STRASSE") == (4,)
@@ -86,9 +85,7 @@ def test_relations_read_as_words(tmp_path: Path, films: KnowledgeGraph) -> None:
     assert films.relation_text(directed_by) == "directed by"
     assert films.relation_text(directed_by + films.num_relations) == "directed by (reversed)"
     assert films.relation_text(films.identity) == "same entity"
-    (tmp_path / "kb.tsv").write_text("a\tpeople.person.place_of_birth\tb\na\t...\tb\n", encoding="utf-8")
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "g")
-    dotted = open_graph(tmp_path / "g")
+    dotted = graph_of_text(tmp_path, "a\tpeople.person.place_of_birth\tb\na\t...\tb\n")
     assert [dotted.relation_text(relation) for relation in (0, 1)] == ["...", "people person place of birth"]
 
 
@@ -152,8 +149,7 @@ print(folder, oct(folder.stat().st_mode & 0o777))
 @pytest.mark.parametrize("value", [-1, 2**30])
 def test_a_wild_value_in_an_array_is_an_error_that_names_the_file(tmp_path: Path, name: str, value: int) -> None:
     """Compiled code would walk out of the arrays, and end the process or make something up."""
-    (tmp_path / "kb.txt").write_text("a|r|b\na|s|c\nb|r|c\nc|s|d\n")
-    build_graph(tmp_path / "kb.txt", format="wikimovies", out_dir=tmp_path / "graph")
+    graph_of_text(tmp_path, "a|r|b\na|s|c\nb|r|c\nc|s|d\n", format="wikimovies")
     array = np.load(tmp_path / "graph" / f"{name}.npy")
     array[len(array) // 2] = value
     np.save(tmp_path / "graph" / f"{name}.npy", array)

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from kgqa_core import schemas
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph import subgraph_cut
-from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.input_files import records_table
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs, open_subgraphs
 from kgqa_core.graph.subgraph_build import Block, Listed
 from kgqa_core.graph.subgraph_cut import MIN_SCORE, choose_best, cut_subgraphs, personal_rank, prune_block
@@ -191,9 +190,7 @@ def test_digests_tell_whether_a_subgraph_changed_though_ids_did(
         return dict(zip(*table.to_pydict().values(), strict=True))
 
     cut_to(tmp_path / "before", graph, asked)
-    (tmp_path / "more.tsv").write_text(TRIPLES + "aa\tin\tjazz\n", encoding="utf-8")  # sorted before all: ids move
-    build_graph(tmp_path / "more.tsv", format="tsv", out_dir=tmp_path / "later graph")
-    later = open_graph(tmp_path / "later graph")
+    later = graph_of_text(tmp_path / "later", TRIPLES + "aa\tin\tjazz\n")  # sorted before all: ids move
     table = pq.read_table(asked / "questions.parquet")
     for place, name in enumerate(table.column_names):
         if name in ("topics", "answers"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -21,8 +19,8 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.lm import call_store
 from kgqa_core.lm.call_store import CallStore, Kept
 from kgqa_core.lm.types import Generation
+from tests.conftest import Start
 
-PROJECT = Path(__file__).resolve().parents[2]
 FIRST = "calls-1.sqlite"
 IMPORTS = """
 import os, resource, sys, time
@@ -43,16 +41,6 @@ def filled(folder: Path, *keys: str) -> Path:
     with CallStore(folder) as store:
         store.put({key: kept(key) for key in keys})
     return folder / FIRST
-
-
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start ``code`` in a real process that sees the same modules."""
-    return subprocess.Popen(
-        [sys.executable, "-c", IMPORTS + textwrap.dedent(code), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 KEPT = st.builds(
@@ -163,7 +151,7 @@ def test_a_folder_on_a_network_has_no_log_beside_the_store(tmp_path: Path, monke
         assert [path.name for path in tmp_path.glob("*.sqlite*")] == [FIRST]
 
 
-def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path, start: Start) -> None:
     code = """
     with CallStore(Path(sys.argv[1])) as store:
         store.put({"a": Kept(Generation("1"), 1, 0.0)})
@@ -174,7 +162,7 @@ def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path) -> N
             print(problem)
         assert store.get(["a", "b 0"]).keys() == {"a"}
     """
-    child = start(code, tmp_path)
+    child = start(IMPORTS + textwrap.dedent(code), tmp_path)
     assert "cannot be used: disk I/O error. Check the disk" in child.communicate()[0]
     assert child.returncode == 0
     with CallStore(tmp_path) as store:
@@ -198,7 +186,9 @@ def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> Non
         time.sleep(0.002)
 
 
-WORKER = """
+WORKER = (
+    IMPORTS
+    + """
 folder, log, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -216,10 +206,13 @@ with CallStore(folder) as store:
     texts = Metered(Slow(), meter=Meter(), store=store).generate([Prompt(f"p{n}") for n in range(40)])
 print("|".join(own[0].text for own in texts))
 """
+)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_pays_each_call_once_and_those_in_flight_twice(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_again_and_again_pays_each_call_once_and_those_in_flight_twice(
+    tmp_path: Path, start: Start
+) -> None:
     log = tmp_path / "log"
     log.touch()
     num_kills = 3
@@ -237,7 +230,7 @@ def test_a_run_that_is_killed_again_and_again_pays_each_call_once_and_those_in_f
 
 
 @pytest.mark.slow
-def test_two_at_once_go_on_with_the_same_texts(tmp_path: Path) -> None:
+def test_two_at_once_go_on_with_the_same_texts(tmp_path: Path, start: Start) -> None:
     both = [start(WORKER, tmp_path / "store", tmp_path / "log", name) for name in ("left", "right")]
     left, right = (worker.communicate()[0].strip().split("|") for worker in both)
     third = start(WORKER, tmp_path / "store", tmp_path / "third", "third").communicate()[0].strip().split("|")

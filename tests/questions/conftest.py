@@ -69,12 +69,7 @@ def build_family(tmp_path: Path, family: KnowledgeGraph) -> Callable[..., Questi
     """Build the questions in ``tmp_path``."""
 
     def build_here(format: str, **section: Any) -> QuestionReport:
-        return build_questions(
-            QuestionSection(format=format, path=tmp_path, **section),
-            graph=family,
-            max_steps=2,
-            reenter_topic=False,
-            out_dir=tmp_path / "questions",
-        )
+        asked = QuestionSection(format=format, path=tmp_path, **section)
+        return build_questions(asked, graph=family, max_steps=2, reenter_topic=False, out_dir=tmp_path / "questions")
 
     return build_here

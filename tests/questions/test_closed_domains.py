@@ -12,12 +12,11 @@ import pytest
 
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.questions.closed_domains import METAQA, chain_of_type, read_brackets, read_wc2014, walk
 from kgqa_core.questions.formats import Fault, QuestionFile, RawQuestion
-from tests.loading import load_question_file
+from tests.loading import graph_of_text, load_question_file
 from tests.questions.freebase_files import write_json
 
 Ids = Callable[..., tuple[int, ...]]
@@ -157,9 +156,7 @@ def cup(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     folder = tmp_path_factory.mktemp("cup")
     kb = inverses("".join(f"{player}\tplays_in_club\tReds\n" for player in TEAM) + "Reds\tis_in_country\tEngland\n")
     kb += inverses("Bob_BIRK\tplays_for_country\tScotland\n") + "Ann_ALM\tis_aged\t23\n"
-    (folder / "kb.txt").write_text(kb, encoding="utf-8")
-    build_graph(folder / "kb.txt", format="tsv", out_dir=folder / "graph", inverse_suffix="_inverse")
-    return open_graph(folder / "graph")
+    return graph_of_text(folder, kb, inverse_suffix="_inverse")
 
 
 ALL = "/".join(TEAM) + "/"

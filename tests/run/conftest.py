@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import write_jsonl
 from tests.run.specs import TUNED_RUN
 
 NUM_FILMS = 17
@@ -23,16 +23,14 @@ explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 1}
 
 @pytest.fixture
 def films(tmp_path: Path) -> Path:
-    questions = tmp_path / "data" / "questions"
-    questions.mkdir(parents=True)
     triples = [f"Film {n}\tdirected_by\tPerson {n % 5}\nFilm {n}\treleased\t{1950 + n % 3}" for n in range(NUM_FILMS)]
-    (tmp_path / "data/triples.tsv").write_text("\n".join(triples) + "\n", encoding="utf-8")
     for split, numbers in {"train": range(11), "dev": range(11, 13), "test": range(13, 17)}.items():
         asked = [
             {"question": f"who directed Film {n}?", "topics": [f"Film {n}"], "answers": [f"Person {n % 5}"]}
             for n in numbers
         ]
-        (questions / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in asked), encoding="utf-8")
+        write_jsonl(tmp_path / "data" / "questions" / f"{split}.jsonl", asked)
+    (tmp_path / "data/triples.tsv").write_text("\n".join(triples) + "\n", encoding="utf-8")
     (tmp_path / "films.yaml").write_text(RUN, encoding="utf-8")
     return tmp_path / "films.yaml"
 

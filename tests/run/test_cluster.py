@@ -25,9 +25,8 @@ from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
 from kgqa_core.run.cluster import fan_out, open_cluster
 from tasks.leftovers import process_started
-from tests.conftest import Start
+from tests.conftest import PROJECT, Start
 
-PROJECT = Path(__file__).resolve().parents[2]
 MANIFEST = PROJECT / "docs" / "dask-cluster.yaml"
 
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_output import CHANGES_TITLE, change_rows
 from flows.report_about import data_tables
 from flows.summary import RunSummary, summarise
@@ -19,7 +17,7 @@ from kgqa_core.errors import DriftError, InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
-from tests.conftest import write_jsonl
+from tests.conftest import kgqa, write_jsonl
 
 RUN = """\
 dataset:
@@ -166,7 +164,7 @@ def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(tow
     ]
     questions = {tuple(row.values()) for row in pq.read_table(folder / "questions.parquet").to_pylist()}
     assert questions == {("about-Bournemouth", "gone"), ("about-Luzern", "subgraph")}
-    done = CliRunner().invoke(app, ["sql", str(towns), "select relation from changes_relations order by 1", "--json"])
+    done = kgqa("sql", str(towns), "select relation from changes_relations order by 1", "--json")
     assert json.loads(done.stdout)["rows"] == [["flows_into"], ["twin_of"]]
     metrics = read_record(folder).metrics
     assert (metrics["triples_in"], metrics["triples_out"], metrics["questions_out"]) == (0, 2, 1)
@@ -301,33 +299,33 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
 
     monkeypatch.setattr("flows.run.run_flow", run_flow)
 
-    def kgqa(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["build", str(towns), "--set", NO_FLOOR, *arguments])
+    def kgqa_build(*arguments: str) -> Any:
+        return kgqa("build", str(towns), "--set", NO_FLOOR, *arguments)
 
-    assert "Changes" not in kgqa().stdout
+    assert "Changes" not in kgqa_build().stdout
     write_triples(towns, TRIPLES[:3])
-    refused = kgqa()
+    refused = kgqa_build()
     assert (refused.exit_code, refused.stdout) == (6, "")
     assert "triples: 7 -> 3" in refused.stderr
     asked = ["sql", str(towns), "select count(*) from triples", "--json"]
     for more, count in (((), 7), (("--refused",), 3)):  # readers get what was accepted
-        told = CliRunner().invoke(app, [*asked, *more])
+        told = kgqa(*asked, *more)
         assert json.loads(told.stdout)["rows"] == [[count]]
         assert ("The last build was not accepted" in told.stderr) == (not more)
-    status = CliRunner().invoke(app, ["status", str(towns)]).stdout
+    status = kgqa("status", str(towns)).stdout
     assert "graph was not accepted; accepted is graph/" in status
-    linted = json.loads(CliRunner().invoke(app, ["lint", str(towns), "--json"]).stdout)
+    linted = json.loads(kgqa("lint", str(towns), "--json").stdout)
     assert linted["graph"]["num_triples"] == 7
-    accepted = kgqa("--accept")
-    assert "not accepted" not in CliRunner().invoke(app, ["status", str(towns)]).stdout
+    accepted = kgqa_build("--accept")
+    assert "not accepted" not in kgqa("status", str(towns)).stdout
     assert accepted.exit_code == 0
     assert "Changes since the last build" in accepted.stdout
     moved, *_ = data_tables(Pipeline(read_config(towns, [NO_FLOOR])))  # of the report
     assert moved["title"] == "Changes since the last build" and ["triples", "7", "3", "+0", "-4"] in moved["rows"]
     write_triples(towns, TRIPLES)
-    document = json.loads(kgqa("--accept", "--json").stdout)
+    document = json.loads(kgqa_build("--accept", "--json").stdout)
     assert document["changes"]["graph"]["triples"] == {"before": 3, "after": 7, "came": 4, "gone": 0}
-    assert json.loads(kgqa("--json").stdout)["changes"] is None
+    assert json.loads(kgqa_build("--json").stdout)["changes"] is None
 
 
 def test_the_relations_that_moved_most_are_shown_and_the_others_counted() -> None:

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from flows.cli import app
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.errors import ArtifactError, InputError, LinkError
 from kgqa_core.run.ask import (
@@ -30,6 +28,7 @@ from kgqa_core.run.ask import (
 )
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.text.encoder import HashEncoder, RememberedEncodings
+from tests.conftest import kgqa
 
 LOCAL = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
 DAMAGED: dict[str, Any] = {}  # nothing of the card is changed, but the graph
@@ -90,7 +89,7 @@ def test_all_topics_that_are_named_are_walked_from(
     monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
     conf, names = tiny_config.runtime.home.parent / "tiny.yaml", [answerer.system.graph.name_of(at) for at in (2, 3)]
     named = [word for name in names for word in ("--topic", name)]
-    found = json.loads(CliRunner().invoke(app, ["ask", str(conf), "who is that?", *named, "--json"]).stdout)
+    found = json.loads(kgqa("ask", str(conf), "who is that?", *named, "--json").stdout)
     assert found["topics"] == names
     alone = answerer.ask("who is that?", names[1])
     assert [one["label"] for one in found["candidates"]] != [one.label for one in alone.candidates]

@@ -4,11 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from kgqa_core.explorer.model import Card, Explorer
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph, open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.systems.etd import ExplorerSystem
+from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question, Step
 from tests.forty_triples import Forty, make_forty
 from tests.loading import graph_of_text, load_question_file
@@ -108,3 +112,11 @@ def ask(ids: Ids) -> Callable[..., Question]:
         )
 
     return make
+
+
+def untrained(graph: KnowledgeGraph, steps: int, **settings: int) -> ExplorerSystem:
+    """What it answers is accidental, where it looks is not."""
+    torch.manual_seed(0)
+    model = Explorer(encoding_dim=31, width=5, steps=steps)
+    card = Card("hash-v1-d31", 31, 5, steps, edge_budget=97, reenter_topic=False, answer_threshold=0.01)
+    return ExplorerSystem(graph, model, card, HashEncoder(31).encode, **settings)

@@ -30,6 +30,6 @@ def answers(forty: Forty, answered: Answered) -> list[str]:
     return forty.labels(answered.answer.prediction.answers)
 
 
-def lines_under(prompt: str, heading: str) -> list[str]:
-    """Return a prompt's lines between its last such heading and the next empty line."""
-    return prompt.rsplit(f"{heading}\n", 1)[1].split("\n\n")[0].split("\n")
+def lines_under(prompt: str, heading: str, until: str = "\n") -> list[str]:
+    """Return a prompt's lines between its last such heading and the next line that begins so, or is empty."""
+    return prompt.rsplit(f"{heading}\n", 1)[1].split(f"\n{until}")[0].split("\n")

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import ArtifactError
 from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.systems.controls import (
     TemplateControl,
     answer_by_path,
@@ -268,34 +267,27 @@ def test_no_step_arrives_at_the_other_topic(graph: KnowledgeGraph, ids: Ids, pat
 # The real WikiMovies graph and its questions of one to three hops
 
 
-@pytest.fixture(scope="module")
-def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
-    folder = tmp_path_factory.mktemp("wikimovies")
-    build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
-    return open_graph(folder)
-
-
-def load(films: KnowledgeGraph, split: Split) -> list[Question]:
+def load(wikimovies: KnowledgeGraph, split: Split) -> list[Question]:
     folder = Path(os.environ["KGQA_DATA"]) / "metaqa"
     questions: list[Question] = []
     for hops in (1, 2, 3):
         path = folder / f"{hops}-hop" / f"qa_{split}.txt"
-        questions += load_question_file(path, format="metaqa", graph=films, split=split, hops=hops)[0]
+        questions += load_question_file(path, format="metaqa", graph=wikimovies, split=split, hops=hops)[0]
     return questions
 
 
 @pytest.mark.realdata
 @pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA does not name the folder of real data")
-def test_ceiling_and_joint_template_control(films: KnowledgeGraph) -> None:
-    test = load(films, "test")
-    name, ceiling = follow_gold_chains(films, test, max_hops=3)
+def test_ceiling_and_joint_template_control(wikimovies: KnowledgeGraph) -> None:
+    test = load(wikimovies, "test")
+    name, ceiling = follow_gold_chains(wikimovies, test, max_hops=3)
     figures = report_row(name, "ceiling", score_predictions(test, ceiling)).by_hops
     assert name == "gold-chain ceiling"
     assert [part["n"] for part in figures.values()] == [1000, 1000, 1000]
     assert figures["1"]["hits1"] == pytest.approx(96.65, abs=0.01)  # films of one title share a node
     assert figures["2"]["f1"] == figures["3"]["f1"] == 100
 
-    control = fit_template_control(films, load(films, "train"), max_hops=3, sample=7)
+    control = fit_template_control(wikimovies, load(wikimovies, "train"), max_hops=3, sample=7)
     reached = report_row("template", "template control", score_predictions(test, control.answer(test))).by_hops
     assert len(control.paths) == 515
     assert figures["1"]["hits1"] - 0.2 < reached["1"]["hits1"] <= figures["1"]["hits1"]

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-import torch
 
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.explorer.model import Card, Explorer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
@@ -23,18 +21,11 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 from tests.scripted import ScriptedModel
+from tests.systems.conftest import untrained
 
 AskFor = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
 Edge = Callable[..., Step]
-
-
-def untrained(graph: KnowledgeGraph, steps: int, **settings: int) -> ExplorerSystem:
-    """What it answers is accidental, where it looks is not."""
-    torch.manual_seed(0)
-    model = Explorer(encoding_dim=31, width=5, steps=steps)
-    card = Card("hash-v1-d31", 31, 5, steps, edge_budget=97, reenter_topic=False, answer_threshold=0.01)
-    return ExplorerSystem(graph, model, card, HashEncoder(31).encode, **settings)
 
 
 @pytest.fixture

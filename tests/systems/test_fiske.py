@@ -14,7 +14,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
-from tests.systems.following import LINES, answer_one, answers
+from tests.systems.following import LINES, answer_one, answers, lines_under
 
 RowWorld = tuple[SearchGraph, list[Question]]
 
@@ -33,14 +33,9 @@ def run(
     return answer_one(forty, system, question, model)
 
 
-def part(prompt: str, heading: str, until: str) -> list[str]:
-    """Return the lines of a prompt between two headings."""
-    return prompt.rsplit(f"{heading}\n", 1)[1].split(f"\n{until}")[0].split("\n")
-
-
 def paths_of(answered: Answered) -> list[str]:
     """Return the paths of the last prompt."""
-    return part(answered.calls[-1].prompt, "Paths:", "\nQuestion")
+    return lines_under(answered.calls[-1].prompt, "Paths:", "\nQuestion")
 
 
 def test_a_whole_run_as_published(forty: Forty) -> None:
@@ -58,10 +53,10 @@ def test_a_whole_run_as_published(forty: Forty) -> None:
     assert answered.faithful == (True,)
     assert [call.round for call in answered.calls] == [1, 2, 3, 4, 5, 6]
     first, second = model.prompts_of("map_relations")
-    assert part(first, "Clues:", "Entity") == ["director", "born"]
-    assert part(first, "Relations:", "none") == ["directed_by", "genre", "starred", "year"]
-    assert part(second, "Clues:", "Entity") == ["born"]
-    assert part(second, "Relations:", "none") == ["born_in", "^directed_by", "^starred"]
+    assert lines_under(first, "Clues:", "Entity") == ["director", "born"]
+    assert lines_under(first, "Relations:", "none") == ["directed_by", "genre", "starred", "year"]
+    assert lines_under(second, "Clues:", "Entity") == ["born"]
+    assert lines_under(second, "Relations:", "none") == ["born_in", "^directed_by", "^starred"]
     counts = answered.answer.counts
     assert (counts["num_clues"], counts["num_starts"], counts["num_rounds"], counts["num_complete"]) == (3, 1, 2, 1)
 
@@ -203,7 +198,7 @@ def test_as_published_a_name_nearby_is_the_only_way(forty: Forty, meet: bool, ar
     model.on(ENTITIES, "", "none", times=None)
     question = forty.question("right")
     answer_all(Fiske(forty.search, LINES, FiskeSection(branches_meet=meet)), [question], forty.search, model)
-    assert part(model.prompts_of(RELATIONS)[0], "Relations:", "none") == around
+    assert lines_under(model.prompts_of(RELATIONS)[0], "Relations:", "none") == around
 
 
 def test_without_state_and_end_flag_rounds_go_on_after_a_complete_branch(forty: Forty) -> None:
@@ -275,7 +270,7 @@ def test_a_claim_that_holds_is_found_from_both_sides(forty: Forty, said: str) ->
     assert answered.answer.prediction.verdict is True
     assert decides_claim(pair_outcome(forty.question("right"), answered.answer.prediction))
     for prompt in model.prompts_of("map_relations"):
-        assert part(prompt, "Clues:", "Entity") == ["directed"]
+        assert lines_under(prompt, "Clues:", "Entity") == ["directed"]
 
 
 @pytest.mark.parametrize("said", ["no", "Ida Moon"])
@@ -317,7 +312,7 @@ def test_without_state_all_clues_are_asked_about_in_every_round(forty: Forty) ->
     answered = run(forty, model, "born", state=False, **PUBLISHED)
     assert answers(forty, answered) == ["Port Amber"]
     for prompt in model.prompts_of("map_relations"):
-        assert part(prompt, "Clues:", "Entity") == ["Salt Road", "director", "born"]
+        assert lines_under(prompt, "Clues:", "Entity") == ["Salt Road", "director", "born"]
 
 
 def test_without_the_end_flag_evidence_is_always_given(forty: Forty) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.answering import list_paths
@@ -16,8 +14,10 @@ from kgqa_core.systems.fiske import Branch, Fiske, FiskeSection, look_up, merge_
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
+from tests.loading import graph_of_text
 from tests.scripted import script
-from tests.systems.test_fiske import PUBLISHED, part
+from tests.systems.following import lines_under
+from tests.systems.test_fiske import PUBLISHED
 
 
 def test_branches_of_equal_state_merge_and_split(forty: Forty) -> None:
@@ -55,11 +55,8 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> SearchGraph:
     folder: Path = tmp_path_factory.mktemp("crowded")
     triples = [f"Hub\trel {number:02}\tEnd {number:02}" for number in range(45)]
     triples += [f"thing {number:02}\tkind\tthings" for number in range(13)]
-    (folder / "triples.tsv").write_text("\n".join(triples) + "\n", encoding="utf-8")
     names = [f"thing {number:02}\t{'film' if number < 12 else 'Film'}" for number in range(13)]
-    (folder / "names.tsv").write_text("\n".join(names) + "\n", encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    graph = open_graph(folder / "graph")
+    graph = graph_of_text(folder, "\n".join(triples) + "\n", "\n".join(names) + "\n")
     return SearchGraph(graph, graph, None, 3, False)
 
 
@@ -76,7 +73,7 @@ def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
     (answered,) = answer_all(system, [Question("q", "what?", "what?", (), (), "test")], crowded, model)
     model.check_done()
     assert crowded.graph.name_of(answered.answer.prediction.answers[0]) == "End 43"
-    sizes = [len(part(prompt, "Relations:", "none")) for prompt in model.prompts_of("map_relations")]
+    sizes = [len(lines_under(prompt, "Relations:", "none")) for prompt in model.prompts_of("map_relations")]
     assert sizes == [20, 20, 5]
     assert [call.round for call in answered.calls] == [1, 2, 2, 2, 3, 4]
 

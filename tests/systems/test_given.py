@@ -19,6 +19,7 @@ from kgqa_core.graph.given import parse_given, read_given, read_path
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.given import Given, GivenSection
+from tests.conftest import open_run, write_jsonl
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
 from tests.systems.following import LINES as WHOLE_PATHS
@@ -67,9 +68,8 @@ systems:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Pipeline:
-    (tmp_path / "lines.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES), encoding="utf-8")
-    (tmp_path / "given.yaml").write_text(RUN, encoding="utf-8")
-    return Pipeline(read_config(tmp_path / "given.yaml", [f"runtime.home={tmp_path / 'home'}"]))
+    write_jsonl(tmp_path / "lines.jsonl", LINES)
+    return open_run(tmp_path / "given.yaml", RUN)
 
 
 def rows_of(run: Pipeline, key: str, table: str = "predictions") -> list[dict[str, Any]]:
@@ -136,8 +136,7 @@ def test_a_whole_run_answers_from_the_file_and_copies_beside_it(run: Pipeline) -
         assert found["q2"]["status"] == ("answered" if row == "theirs" else "abstained")
     assert ensure(Pipeline(run.config), ["comparison"])[-1].built is False
     swapped = {**LINES[2], "paths": LINES[2]["paths"][::-1]}
-    file = run.home.parent / "lines.jsonl"
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in [*LINES[:2], swapped]), encoding="utf-8")
+    write_jsonl(run.home.parent / "lines.jsonl", [*LINES[:2], swapped])
     again = Pipeline(run.config)
     ensure(again, ["comparison"])  # the order of the paths alone is another answer
     assert {one["question_id"]: one["prediction"] for one in rows_of(again, "first end")}["q3"] == ["Cy"]

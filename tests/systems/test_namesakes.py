@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans
 from kgqa_core.systems.answering import PlanSource
@@ -16,6 +14,7 @@ from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import System
 from kgqa_core.types import Question
+from tests.loading import graph_of_text
 from tests.scripted import ScriptedModel
 from tests.systems.following import LINES, lines_under
 
@@ -26,10 +25,8 @@ NAMES = {"f1": "Alpha", "p1": "John Smith", "p2": "John Smith", "p3": "Ida Moon"
 
 @pytest.fixture
 def search(tmp_path: Path) -> SearchGraph:
-    (tmp_path / "kb.tsv").write_text("".join("\t".join(one.split()) + "\n" for one in TRIPLES), encoding="utf-8")
-    (tmp_path / "names.tsv").write_text("".join(f"{one}\t{name}\n" for one, name in NAMES.items()), encoding="utf-8")
-    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph", names=tmp_path / "names.tsv")
-    graph = open_graph(tmp_path / "graph")
+    names = "".join(f"{one}\t{name}\n" for one, name in NAMES.items())
+    graph = graph_of_text(tmp_path, "".join("\t".join(one.split()) + "\n" for one in TRIPLES), names)
     return SearchGraph(graph, graph, None, 1, False)
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
-from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
@@ -21,6 +20,7 @@ from kgqa_core.instructions.reason import DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.types import Ask, CallsLeft, room_for
 from tests.forty_triples import TRIPLES, Forty
+from tests.loading import graph_of_text
 
 Sets = st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True)
 
@@ -78,10 +78,9 @@ def test_answers_get_room_in_few_sizes() -> None:
 
 
 def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
-    (tmp_path / "triples.tsv").write_text("Ash\tby\tDan Oak\nBirch\tby\tDan Oak\n", encoding="utf-8")
-    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
+    graph = graph_of_text(tmp_path, "Ash\tby\tDan Oak\nBirch\tby\tDan Oak\n")
     ash, birch, dan = range(3)
-    assert open_graph(tmp_path / "graph").ids_of_alias("White Tree") == ()  # a graph without aliases has none
+    assert graph.ids_of_alias("White Tree") == ()  # a graph without aliases has none
     rows = [(dan, "Big Ö"), (birch, "Ash"), (birch, "White Tree"), (ash, "white tree"), (ash, "White tree")]
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=["entity_id", "alias"])
     pq.write_table(table.cast(schemas.ALIASES), tmp_path / "graph" / "aliases.parquet")

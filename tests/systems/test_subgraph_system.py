@@ -7,41 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from kgqa_core.errors import InputError
-from kgqa_core.explorer.model import Card, Explorer
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import fill_hops, find_answerable, gold_hops
 from kgqa_core.systems.controls import answer_by_path, follow_gold_chains
 from kgqa_core.systems.etd import ExplorerSystem
-from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question
 from tests.loading import load_question_file
 from tests.nsm import ROWS, write_nsm
+from tests.systems.conftest import untrained
 
 World = tuple[ExplorerSystem, list[Question]]
-
-
-def system_over(graph: KnowledgeGraph) -> ExplorerSystem:
-    """An untrained explorer of two steps; the same weights every time, and none belongs to an entity or relation."""
-    torch.manual_seed(0)
-    return ExplorerSystem(
-        graph=graph,
-        model=Explorer(encoding_dim=31, width=5, steps=2),
-        card=Card("hash-v1-d31", 31, 5, 2, edge_budget=97, reenter_topic=False, answer_threshold=0.01),
-        encode=HashEncoder(31).encode,
-        evidence_paths=3,
-        batch_size=3,
-    )
 
 
 @pytest.fixture
 def world(rows: tuple[SearchGraph, list[Question]]) -> World:
     walk, questions = rows
-    return replace(system_over(walk.entities), subgraphs=walk.subgraphs), questions
+    return replace(untrained(walk.entities, steps=2, batch_size=3), subgraphs=walk.subgraphs), questions
 
 
 def in_labels(prediction: Prediction, graph: KnowledgeGraph) -> dict[str, Any]:
@@ -78,7 +63,7 @@ def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Pat
         (tmp_path / row["id"]).mkdir()
         graph, question = alone(row, tmp_path / row["id"])
         # Relations have other ids there, but the same texts. The texts of other lines' answers are no names there.
-        (expected,) = system_over(graph).answer([replace(question, masked=asked.masked)])
+        (expected,) = untrained(graph, steps=2, batch_size=3).answer([replace(question, masked=asked.masked)])
         assert in_labels(prediction, system.graph) == in_labels(expected, graph)
 
 

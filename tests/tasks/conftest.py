@@ -19,7 +19,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.mlflow_store import ensure_store
 from tasks.run_content import FlowRun
 from tasks.tracking import publish
-from tests.conftest import Shared
+from tests.conftest import TOWNS, Shared
 from tests.tasks.published import DRAWN
 
 
@@ -98,17 +98,6 @@ def store(registered: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KGQA_HOME", str(tiny_run.config.runtime.home))
     yield uri
     mlflow.set_tracking_uri(before)
-
-
-TOWNS = """\
-dataset:
-  name: towns
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: hash}
-explorer: {steps: 2, edge_budget: 10, epochs: 1}
-"""
 
 
 @pytest.fixture

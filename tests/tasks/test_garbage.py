@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, exclusive_lock, write_json
 from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.errors import InputError, KgqaError
@@ -23,6 +21,7 @@ from tasks.garbage import collect, find_garbage, note_run, pin, read_pins
 from tasks.mlflow_store import ensure_store
 from tasks.release import Releases
 from tasks.run_content import FlowRun
+from tests.conftest import kgqa
 from tests.processes import visible_files
 
 
@@ -272,13 +271,13 @@ def test_what_an_alias_of_mlflow_names_is_kept(
 
 def test_the_command_shows_and_deletes_only_when_told(own_home: Path) -> None:
     made, _ = ArtifactStore(own_home / "artifacts").build(Recipe("graph", 1, {}, {}), lambda folder: None)
-    shown = json.loads(CliRunner().invoke(app, ["gc", "--all", "--days", "0", "--json"]).stdout)
+    shown = json.loads(kgqa("gc", "--all", "--days", "0", "--json").stdout)
     assert made.folder.exists() and not shown["deleted"]
     assert str(made.folder) in {one["path"] for one in shown["garbage"]}
-    assert CliRunner().invoke(app, ["gc", "--pin", made.fingerprint]).exit_code == 0
+    assert kgqa("gc", "--pin", made.fingerprint).exit_code == 0
     for pinned in (True, False):
-        done = CliRunner().invoke(app, ["gc", "--all", "--days", "0", "--delete"])
+        done = kgqa("gc", "--all", "--days", "0", "--delete")
         assert done.exit_code == 0
         assert made.folder.exists() == pinned
         (own_home / "pins.txt").unlink(missing_ok=True)
-    assert CliRunner().invoke(app, ["gc"]).exit_code == 2
+    assert kgqa("gc").exit_code == 2

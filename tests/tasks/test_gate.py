@@ -214,8 +214,7 @@ def test_systems_are_asked_once_with_the_parts_of_each_release(tmp_path: Path) -
     write_places(tmp_path)
     gate = "gate: {share: 0.5, min_lift: -100, max_seconds: 60, min_slice: 1000, systems: [rog]}\n"
     systems = "systems: {run: [rog], answered_by: [oracle], rog: {plans: dense, num_plans: 1}}\n"
-    (tmp_path / "places.yaml").write_text(PLACES + gate + systems, encoding="utf-8")
-    pipeline = Pipeline(read_config(tmp_path / "places.yaml", [f"runtime.home={tmp_path / 'home'}"]))
+    pipeline = open_run(tmp_path / "places.yaml", PLACES + gate + systems)
     ensure(pipeline, ["evaluation-seed0", "dense-seed0"])
     release = Releases(pipeline.home, "kgqa-places").make(pipeline.config, pipeline, None, "0")
     assert set(release.stages) == {"graph", "explorer-seed0", "dense-seed0"}

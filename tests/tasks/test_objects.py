@@ -14,9 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
@@ -25,7 +23,7 @@ from kgqa_core.run.inputs import local_inputs
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks import objects
 from tasks.garbage import Garbage, collect, find_garbage, note_run
-from tests.conftest import S3_ENVIRONMENT, Bucket
+from tests.conftest import S3_ENVIRONMENT, Bucket, kgqa
 
 TRIPLES, TRAIN, TEST = "in/triples.tsv", "in/questions/train.jsonl", "in/questions/test.jsonl"
 QUESTION = '{"question": "what of a?", "topics": ["a"], "answers": ["b"]}\n'
@@ -272,7 +270,7 @@ BAD = [
 
 @pytest.mark.parametrize("setting", BAD)
 def test_an_address_where_there_can_be_none_is_refused(conf: Path, setting: str) -> None:
-    done: Any = CliRunner().invoke(app, ["status", str(conf), "--set", setting])
+    done: Any = kgqa("status", str(conf), "--set", setting)
     assert done.exit_code == 2, done.output
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) <= 2
     assert "secret@" not in done.stderr and "=secret" not in done.stderr
@@ -282,7 +280,7 @@ def test_an_address_where_there_can_be_none_is_refused(conf: Path, setting: str)
 @pytest.mark.parametrize("name", ["KGQA_HOME", "KGQA_DATA"])
 def test_an_address_in_the_environment_is_refused(conf: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "s3://bucket/x")
-    done: Any = CliRunner().invoke(app, ["status", str(conf)])
+    done: Any = kgqa("status", str(conf))
     assert done.exit_code == 2 and name in done.stderr and "must be a path of this machine" in done.stderr
 
 
@@ -300,7 +298,7 @@ def test_an_endpoint_that_cannot_be_is_refused(endpoint: str, monkeypatch: pytes
 
 
 def exported(conf: Path, out: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["export", str(conf), "--out", out])
+    done = kgqa("export", str(conf), "--out", out)
     return done.exit_code, done.stdout + done.stderr
 
 

@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from kgqa_core.artifacts import write_json
 from tasks import outbox
 from tasks.overview import overview
 from tasks.release import Releases
 from tasks.run_content import FlowRun
+from tests.conftest import kgqa
 
 
 def flow(name: str, started: int) -> FlowRun:
@@ -51,15 +50,15 @@ def test_a_home_at_a_glance(own_home: Path) -> None:
     assert found["disk"]["cache"] == 5000
     assert found["services"] == {}
 
-    shown = CliRunner().invoke(app, ["status"])
+    shown = kgqa("status")
     assert shown.exit_code == 0, shown.stderr
     for word in ("a run two", "too bad", "Runs killed: a run three", "r1", "9 (+3 -1)", "free"):
         assert word in shown.stdout
-    assert json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)["champions"] == found["champions"]
+    assert json.loads(kgqa("status", "--json").stdout)["champions"] == found["champions"]
 
     assert "Disk:      less than 0.1 MB; free" in shown.stdout
     (own_home / "cache" / "c").write_bytes(bytes(7_000_000))
-    assert "Disk:      cache 7.0 MB; free" in CliRunner().invoke(app, ["status"]).stdout
+    assert "Disk:      cache 7.0 MB; free" in kgqa("status").stdout
 
     assert outbox.end_killed(own_home, lambda _: None) == ["three"]
     assert overview(own_home)["runs"]["last"][-1]["status"] == "KILLED"
@@ -70,12 +69,12 @@ def test_a_damaged_list_of_moves_is_named_and_the_rest_shown(own_home: Path) -> 
     damaged = own_home / "releases" / "kgqa-b" / "moves.json"
     damaged.parent.mkdir()
     damaged.write_text("{", encoding="utf-8")
-    shown = CliRunner().invoke(app, ["status"])
+    shown = kgqa("status")
     assert shown.exit_code == 0, shown.stderr
     assert "r1" in shown.stdout
     assert "Disk:" in shown.stdout
     assert f"{damaged} is damaged" in " ".join(shown.stdout.split())
-    found = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+    found = json.loads(kgqa("status", "--json").stdout)
     assert [(one["model"], one["champion"]) for one in found["champions"]] == [("kgqa-a", "r1")]
     (problem,) = found["problems"]
     assert problem.startswith(f"{damaged} is damaged")

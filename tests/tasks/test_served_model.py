@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException
 from kgqa_core.run.ask import open_answerer
 from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import PROJECT
-from tests.processes import free_port, serving
+from tests.processes import free_port, post_json, serving
 from tests.tasks.conftest import TinyRun
 
 MODEL = "models:/kgqa-tiny@champion"
@@ -142,13 +142,7 @@ def server(registered: Path, tiny_run: TinyRun, tmp_path_factory: pytest.TempPat
 
 
 def post(port: int, body: dict[str, Any]) -> list[dict[str, Any]]:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/invocations",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)["predictions"]
+    return post_json(f"http://127.0.0.1:{port}/invocations", body)["predictions"]
 
 
 @pytest.mark.slow

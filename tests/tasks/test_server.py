@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import http.client
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +24,7 @@ from tasks.leftovers import process_started
 from tasks.runtime import pipeline_task, quick_imports, write_results_artifact
 from tasks.server import prefect_server
 from tests.conftest import PROJECT, Start
+from tests.processes import post_json, wait_for
 
 RUN = """
 import sys, time
@@ -73,14 +72,6 @@ def server_of(home: Path, *, running: bool = True) -> tuple[int, str]:
     return record["pid"], record["started"]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """Return the first true answer of ``condition``, or the last one."""
-    until = time.monotonic() + seconds
-    while not (answer := condition()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return answer
-
-
 def assert_nothing_left(home: Path, pid: int, started: str) -> None:
     assert process_started(pid) != started
     assert [path.name for path in (home / "run").iterdir()] == ["prefect.lock"]
@@ -88,12 +79,7 @@ def assert_nothing_left(home: Path, pid: int, started: str) -> None:
 
 def ask(url: str, what: str) -> list[dict[str, Any]]:
     """Return what the API at ``url`` lists."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://").removesuffix("/api"), timeout=20)
-    try:
-        connection.request("POST", f"/api/{what}/filter", body="{}", headers={"content-type": "application/json"})
-        return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
+    return post_json(f"{url}/{what}/filter", {})
 
 
 @pytest.mark.slow
@@ -127,7 +113,7 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
         assert tries == ["wrong", "io", "io"]
         (run,) = ask(url, "flow_runs")
         assert run["state_type"] == "COMPLETED"
-        wait_for(lambda: len(ask(url, "task_runs")) == 2)
+        wait_for(lambda: len(ask(url, "task_runs")) == 2, "both tasks")
         assert {(task["name"][:5], task["state_type"]) for task in ask(url, "task_runs")} == {
             ("read ", "COMPLETED"),
             ("judge", "FAILED"),

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +18,7 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, TerminationSignal
 from prefect.states import Completed, Crashed, Pending, Running, Scheduled
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_up import print_services
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, KgqaError
@@ -42,7 +39,8 @@ from tasks.services import (
     run_here,
     up,
 )
-from tests.conftest import Start
+from tests.conftest import Start, kgqa
+from tests.processes import wait_for
 from tests.tasks.published import a_run
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -93,10 +91,8 @@ def test_what_a_killed_server_started_is_ended_and_other_sessions_are_not(tmp_pa
         server.kill()
     flow = subprocess.Popen(SLEEP, env=ours, start_new_session=True)
     end_others(services, of=server.pid)
-    until = time.monotonic() + 10  # its parent takes a moment to take note
-    while process_started(left) == started and time.monotonic() < until:
-        time.sleep(0.02)
-    assert started and process_started(left) != started
+    assert started
+    wait_for(lambda: process_started(left) != started, "its parent takes a moment to take note")
     assert flow.poll() is None
     end_others(services)
     assert flow.wait(10)
@@ -188,7 +184,7 @@ def test_what_runs_already_and_lacks_what_is_asked_for_is_an_error(
     own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    missing = CliRunner().invoke(app, ["up", "--deployments", "other.yaml"])
+    missing = kgqa("up", "--deployments", "other.yaml")
     assert (missing.exit_code, "there is no file other.yaml" in missing.stderr) == (2, True)
     (tmp_path / "other.yaml").touch()
     made(own_home, keeper=Started(os.getpid(), process_started(os.getpid()) or ""))
@@ -196,9 +192,9 @@ def test_what_runs_already_and_lacks_what_is_asked_for_is_an_error(
         (["--worker", "kgqa-cpu", "--worker", "kgqa-gpu"], "a worker of kgqa-gpu"),
         (["--deployments", "other.yaml"], "the deployments of other.yaml"),
     ):
-        done = CliRunner().invoke(app, ["up", *asked])
+        done = kgqa("up", *asked)
         assert (done.exit_code, f"it runs already, without {lacks}: `kgqa down`" in done.stderr) == (2, True)
-    assert CliRunner().invoke(app, ["up", "--worker", "kgqa-cpu"]).exit_code == 0
+    assert kgqa("up", "--worker", "kgqa-cpu").exit_code == 0
 
 
 def test_servers_keeper_and_workers_mean_the_places_that_a_run_here_means(
@@ -280,19 +276,19 @@ def test_commands_without_a_configuration_have_the_home_of_those_in_conf(
     assert read_config(Path("conf/rivers.yaml")).runtime.home == home
     made(home)
     for command in (["gc", "--all", "--json"], ["status", "--json"]):
-        assert json.loads(CliRunner().invoke(app, command).stdout)["home"] == str(home)
-    assert json.loads(CliRunner().invoke(app, ["up", "--status", "--json"]).stdout)["services"]
-    assert CliRunner().invoke(app, ["down"]).exit_code == 0 and read_services(home) is None
+        assert json.loads(kgqa(*command).stdout)["home"] == str(home)
+    assert json.loads(kgqa("up", "--status", "--json").stdout)["services"]
+    assert kgqa("down").exit_code == 0 and read_services(home) is None
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert str(home) in str(CliRunner().invoke(app, ["ask", "models:/none@champion", "who?"]).stderr)
+    assert str(home) in str(kgqa("ask", "models:/none@champion", "who?").stderr)
     monkeypatch.setenv("KGQA_HOME", str(tmp_path / "other"))
-    assert json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)["home"] == str(tmp_path / "other")
+    assert json.loads(kgqa("status", "--json").stdout)["home"] == str(tmp_path / "other")
 
 
 def test_where_nothing_runs_the_status_says_so_and_a_damaged_note_is_no_note(own_home: Path) -> None:
     services_file(own_home).parent.mkdir(parents=True)
     services_file(own_home).write_text('{"processes": 7}')
-    done = CliRunner().invoke(app, ["up", "--status"])
+    done = kgqa("up", "--status")
     assert (done.exit_code, done.stdout) == (1, "Nothing runs: kgqa up starts it.\n")
 
 

@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,16 +18,15 @@ from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
-from typer.testing import CliRunner
 
-from flows.cli import app
+from benchmarks.drills.load import ask
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.release import Release, Releases
 from tasks.serving import HERE, ChampionServer, Row, make_app, open_release
-from tests.conftest import PROJECT, TINY_RUN
+from tests.conftest import PROJECT, TINY_RUN, kgqa
 from tests.processes import free_port, serving
 
 QUESTION = "who directed The Drowned Harbour?"
@@ -49,20 +47,12 @@ def releases(tiny_copy: RunConfig) -> tuple[Releases, Release, Release]:
     return found, made[0], made[1]
 
 
-def ask(port: int) -> tuple[str, Any]:
-    """Return which release answered, and what."""
-    body = json.dumps({"inputs": [{"question": QUESTION}]}).encode()
-    address, kind = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(address, body, kind), timeout=60) as response:
-        return response.headers["X-Kgqa-Release"], json.load(response)["predictions"]
-
-
 @pytest.mark.slow
 def test_no_request_is_lost_while_the_champion_changes(
     releases: tuple[Releases, Release, Release], tmp_path: Path
 ) -> None:
     found, *both = releases
-    expected = {one.id: open_release(found, one.id).answer([Row(question=QUESTION)]) for one in both}
+    expected = {one.id: open_release(found, one.id).answer([Row(question=QUESTION)])[0] for one in both}
     assert expected[both[0].id] != expected[both[1].id]
     (tmp_path / "tiny.yaml").write_text(TINY_RUN, encoding="utf-8")
     port, stop, answered = free_port(), threading.Event(), Counter[str]()
@@ -72,7 +62,7 @@ def test_no_request_is_lost_while_the_champion_changes(
     def client(_: int) -> list[tuple[str, Any]]:
         replies = []
         while not stop.is_set():
-            replies.append(ask(port))
+            replies.append(ask(port, QUESTION))
             answered[replies[-1][0]] += 1
         return replies
 
@@ -267,10 +257,9 @@ def test_a_release_is_asked_from_the_command_line_and_without_a_champion_there_i
     monkeypatch.setenv("KGQA_HOME", str(found.home))
     asked = ["ask", str(tmp_path / "tiny.yaml"), QUESTION, "--json"]
     champion, by_id, other = (
-        json.loads(CliRunner().invoke(app, [*asked, "--release", name]).stdout)["candidates"]
-        for name in ("champion", first.id, second.id)
+        json.loads(kgqa(*asked, "--release", name).stdout)["candidates"] for name in ("champion", first.id, second.id)
     )
     assert champion == by_id != other
-    assert CliRunner().invoke(app, [*asked, "--release", "champion", "--system", "rog"]).exit_code == 2
+    assert kgqa(*asked, "--release", "champion", "--system", "rog").exit_code == 2
     with pytest.raises(InputError, match="no champion yet"):
         open_release(Releases(tmp_path, "kgqa-tiny"))

@@ -14,7 +14,7 @@ from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
 from tasks.sweep_config import COSTS, CURVES, curve_label, is_score, label_of
 from tasks.sweep_points import read_sweep
-from tests.tasks.conftest import TOWNS
+from tests.conftest import TOWNS
 
 Write = Callable[..., Path]
 

@@ -15,8 +15,7 @@ from kgqa_core.config_base import FileDataset
 from kgqa_core.run.pipeline import Pipeline
 from tasks import sweep_points as points
 from tasks.sweep_points import SeedRow, Spread, Sweep, join_repetitions, read_sweep
-
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.conftest import PROJECT
 
 Write = Callable[..., Path]
 

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 import warnings
 from collections.abc import Sequence
@@ -21,6 +18,7 @@ from kgqa_core.schemas import ENCODINGS
 from kgqa_core.text import encoder as encoder_module
 from kgqa_core.text.encoder import EncodingCache, EncodingCacheWarning, HashEncoder, encode_cached
 from kgqa_core.text.transformer import DIM, minilm_encoder
+from tests.conftest import Start
 
 
 class CountingEncoder:
@@ -43,17 +41,6 @@ def encode(folder: Path, texts: Sequence[str], name: str = "counting") -> list[s
     return encoder.asked
 
 
-def run_python(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
-    """Start ``code`` in a real process that sees the same modules."""
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 # The hash encoder.
 
 
@@ -71,9 +58,9 @@ def test_shared_words_bring_texts_together() -> None:
     assert one @ near > 0.5 > 0.2 > one @ far
 
 
-def test_equal_in_another_process_with_another_hash_seed() -> None:
+def test_equal_in_another_process_with_another_hash_seed(start: Start) -> None:
     code = "from kgqa_core.text.encoder import HashEncoder; print(HashEncoder(31).encode(['who sails?']).tolist())"
-    outputs = {run_python(code, PYTHONHASHSEED=seed).communicate(timeout=60)[0] for seed in ("1", "2")}
+    outputs = {start(code, env={"PYTHONHASHSEED": seed}).communicate(timeout=60)[0] for seed in ("1", "2")}
     assert outputs == {f"{HashEncoder(31).encode(['who sails?']).tolist()}\n"}
 
 
@@ -112,7 +99,7 @@ def test_progress_counts_the_missing_texts_in_order_of_length(tmp_path: Path, mo
     assert [len(text) for text in encoder.asked] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_process_killed_in_the_middle_of_a_write_leaves_its_finished_parts(tmp_path: Path) -> None:
+def test_a_process_killed_in_the_middle_of_a_write_leaves_its_finished_parts(tmp_path: Path, start: Start) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
@@ -129,7 +116,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_its_finished_parts(tmp
         texts = [f"{n:02d}" for n in range(23)]
         encoder.encode_cached(texts, encoder=encoder.HashEncoder(11), cache_dir=Path(sys.argv[1]))
     """
-    process = run_python(code, tmp_path)
+    process = start(code, tmp_path)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert len(list(tmp_path.rglob("*.partial"))) == 1
@@ -138,7 +125,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_its_finished_parts(tmp
 
 
 @pytest.mark.slow
-def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
+def test_two_processes_may_write_at_once(tmp_path: Path, start: Start) -> None:
     """Both write dozens of parts with overlapping texts, started together by a gate file."""
     code = """
         import sys, time
@@ -152,16 +139,12 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
         texts = [f"text {number}" for number in range(first, first + 200)]
         encoder.encode_cached(texts, encoder=encoder.HashEncoder(11), cache_dir=folder / "cache")
     """
-    processes = [run_python(code, tmp_path, first) for first in (0, 100)]
-    try:
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("ready-*"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        (tmp_path / "go").touch()
-        outputs = [process.communicate(timeout=60) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    processes = [start(code, tmp_path, first) for first in (0, 100)]
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("ready-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    outputs = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert encode(tmp_path / "cache", [f"text {number}" for number in range(300)], HashEncoder(11).name) == []
     assert not list(tmp_path.rglob("*.partial"))
@@ -214,7 +197,7 @@ def test_a_broken_encoder_never_reaches_the_cache(tmp_path: Path, vectors: np.nd
     assert not list(tmp_path.iterdir())
 
 
-def test_a_warm_cache_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:
+def test_a_warm_cache_loads_neither_torch_nor_transformers(tmp_path: Path, start: Start) -> None:
     EncodingCache(tmp_path, minilm_encoder().name).write(["a", "bb"], np.ones((2, DIM)))
     code = """
         import sys
@@ -224,5 +207,5 @@ def test_a_warm_cache_loads_neither_torch_nor_transformers(tmp_path: Path) -> No
         print(encode_cached(["bb", "a"], encoder=minilm_encoder(), cache_dir=Path(sys.argv[1])).sum())
         assert not {"torch", "transformers"} & set(sys.modules)
     """
-    output, errors = run_python(code, tmp_path).communicate(timeout=60)
+    output, errors = start(code, tmp_path).communicate(timeout=60)
     assert output == f"{2.0 * DIM}\n", errors

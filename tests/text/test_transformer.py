@@ -20,6 +20,7 @@ from kgqa_core.text.transformer import (
     local_encoder,
     minilm_encoder,
 )
+from tests.loading import write_bert
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
@@ -29,15 +30,8 @@ DIM = 14  # 2 heads of width 7
 @pytest.fixture(scope="module")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random BERT of 3 blocks in the ordinary folder layout."""
-    import torch
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
-    torch.manual_seed(11)
-    sizes = {"hidden_size": DIM, "intermediate_size": 19, "num_hidden_layers": 3, "num_attention_heads": 2}
-    BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=23, **sizes)).save_pretrained(folder)
-    BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}).save_pretrained(folder)
-    return folder
+    sizes = {"hidden_size": DIM, "intermediate_size": 19, "num_hidden_layers": 3, "max_position_embeddings": 23}
+    return write_bert(tmp_path_factory.mktemp("models") / "tiny-bert", WORDS, seed=11, **sizes)
 
 
 def hidden_means(folder: Path, text: str) -> list[np.ndarray]:
