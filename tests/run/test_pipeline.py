@@ -149,7 +149,7 @@ def test_what_a_run_used_last_is_only_a_note(films: Path, build_stages: Build) -
 def test_what_is_not_done_cannot_be_opened_or_built_upon(films: Path) -> None:
     pipeline = pipeline_of(films)
     with pytest.raises(InputError, match=r"triples: cannot read .*data: it is no file but a folder"):
-        pipeline_of(films, "dataset.graph.path=data").recipe("graph")
+        pipeline_of(films, "dataset.graph.path=data", "dataset.graph.format=wikimovies").recipe("graph")
     assert pipeline.recipe("questions") is None
     with pytest.raises(ArtifactError, match=r"stage 'graph' of 'films' is not done: make it with kgqa run"):
         pipeline.artifact("graph")
