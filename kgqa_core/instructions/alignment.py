@@ -47,6 +47,14 @@ class Wordings:
 
 def learn_wordings(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Wordings:
     """Learn from masked questions, with the paths that each may mean: questions of one wording mean the same."""
+    meant = _count_meant(asked)
+    most = {masked: max(counts.values()) for masked, counts in meant.items()}
+    plans = {masked: {path: n / most[masked] for path, n in counts.items()} for masked, counts in meant.items()}
+    return Wordings(_learn_words(meant), plans)
+
+
+def _count_meant(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> dict[str, dict[LabelPath, float]]:
+    """Return how many questions of each wording mean each path: a question that may mean several counts in parts."""
     told = Counter((masked, tuple(paths)) for masked, paths in asked if paths)
     plans: dict[str, dict[LabelPath, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))  # at first all alike
     for _ in range(ROUNDS):
@@ -56,12 +64,17 @@ def learn_wordings(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Wordings
             for path in paths:
                 meant[masked][path] += count * plans[masked][path] / total
         plans = meant
-    counts: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
-    for masked, own in plans.items():
+    return plans
+
+
+def _learn_words(meant: Mapping[str, Mapping[LabelPath, float]]) -> dict[str, dict[str, float]]:
+    """Return the words that each step is asked with (IBM model 1), of what ``_count_meant`` returns."""
+    counts: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)  # (words, steps) -> questions
+    for masked, paths in meant.items():
         words = tuple(sorted({word.casefold() for word in content_words(masked)}))
-        for path, share in own.items():
-            counts[words, ("", *sorted(set(path)))] += share
-    shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))
+        for path, num_questions in paths.items():
+            counts[words, ("", *sorted(set(path)))] += num_questions
+    shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))  # at first all alike
     for _ in range(ROUNDS):
         sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for (words, steps), weight in counts.items():
@@ -70,10 +83,7 @@ def learn_wordings(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Wordings
                 for step in steps:
                     sums[step][word] += weight * shares[step][word] / total
         shares = {step: {word: n / sum(own.values()) for word, n in own.items()} for step, own in sums.items()}
-    tops = {masked: max(own.values()) for masked, own in plans.items()}
-    return Wordings(
-        shares, {masked: {one: n / tops[masked] for one, n in own.items()} for masked, own in plans.items()}
-    )
+    return shares
 
 
 class Fit(NamedTuple):
@@ -83,28 +93,44 @@ class Fit(NamedTuple):
     places: list[int]  # of the word that stands for each step; none where words run out
 
 
+class _Pair(NamedTuple):
+    """A word of a question that may stand for a step of its plan."""
+
+    score: float  # 0..2: how sure it does
+    share: float  # of what the step is asked with
+    word: int  # place in the question
+    step: int  # place in the plan
+
+
 def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
     """Return for each step of a plan the place of a word of its own that stands for it, and how sure that is.
 
     The surest pairs go first: by what was learned, and a word of one stem
     with a relation's stands for that, too.
     """
+    folded = [word.casefold() for word in words]
 
-    def fit(place: int, step: str) -> tuple[float, float]:
-        word = words[place].casefold()
-        own = [learned.get(one, {}).get(word, 0.0) for one in (step, "", *sorted(set(path) - {step}))]
-        parts = _WORD.findall(read_step(step)[0].replace("_", " ").casefold())
-        return own[0] / (sum(own) or 1.0) + any(same_stem(part, word) for part in parts), own[0]
+    def rate(word: int, place: int) -> _Pair:
+        """Return a pair with its score: the step's part in what was learned of the word, and 1 for a shared stem."""
+        step, said = path[place], folded[word]
+        others = sorted(set(path) - {step})
+        shares = [learned.get(one, {}).get(said, 0.0) for one in (step, "", *others)]
+        label_words = _WORD.findall(read_step(step)[0].replace("_", " ").casefold())
+        stem = 1.0 if any(same_stem(one, said) for one in label_words) else 0.0
+        return _Pair(shares[0] / (sum(shares) or 1.0) + stem, shares[0], word, place)
 
-    pairs = [(fit(place, step), -place, -at) for place in range(len(words)) for at, step in enumerate(path)]
-    places: dict[int, int] = {}
-    sure = 0.0
-    for (score, _), place, at in sorted(pairs, reverse=True):
-        folded = {words[taken].casefold() for taken in places.values()}
-        if -at not in places and words[-place].casefold() not in folded:
-            places[-at] = -place
-            sure += score / len(path)
-    return Fit(sure, [places[at] for at in range(len(path))]) if len(places) == len(path) else Fit(-1.0, [])
+    pairs = [rate(word, place) for word in range(len(words)) for place in range(len(path))]
+    places: dict[int, int] = {}  # of words, by step
+    taken: set[str] = set()
+    total = 0.0
+    for pair in sorted(pairs, key=lambda one: (-one.score, -one.share, one.word, one.step)):
+        if pair.step not in places and folded[pair.word] not in taken:
+            places[pair.step] = pair.word
+            taken.add(folded[pair.word])
+            total += pair.score / len(path)
+    if len(places) < len(path):
+        return Fit(-1.0, [])
+    return Fit(total, [places[step] for step in range(len(path))])
 
 
 def same_stem(first: str, second: str) -> bool:
@@ -138,5 +164,6 @@ class Meant:
     def weigh(self, rows: Sequence[TaughtPath], best: TaughtPath) -> dict[LabelPath, float]:
         """Return what paths are worth: their precision, times what speaks for them beside the one that is meant."""
         most = self.strength(best.path) if self.known.words else 0.0
-        shares = [min(self.strength(row.path) / most, 1.0) if most > 0 else 1.0 for row in rows]
-        return {row.path: row.precision * share for row, share in zip(rows, shares, strict=True)}
+        if most <= 0:  # nothing speaks for any path
+            return {row.path: row.precision for row in rows}
+        return {row.path: row.precision * min(self.strength(row.path) / most, 1.0) for row in rows}
