@@ -105,8 +105,7 @@ class _Pair(NamedTuple):
 def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
     """Return for each step of a plan the place of a word of its own that stands for it, and how sure that is.
 
-    The surest pairs go first: by what was learned, and a word of one stem
-    with a relation's stands for that, too.
+    The surest pairs go first: by what was learned, and by a stem that a word shares with the relation.
     """
     folded = [word.casefold() for word in words]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -20,6 +20,7 @@ MAX_TEXT = 100_000  # characters of a text that are read
 MAX_HEADINGS = 20  # of a text that are tried, from its end
 MOST_JOINED = 5  # parts between commas, or "and", that one name has beside others on its line
 
+# A whole line that says "I do not know", "unknown", "none of these", "it cannot be determined".
 _ABSTAINED = re.compile(
     r"[\W_]*(?:(?:i(?: a|.)m sorry,? (?:but )?)?i (?:do not|don.?t) (?:know(?: the answers?\b.*)?|have enough inf.*)"
     r"|i (?:cannot|can.?t|am unable to) (?:answer|determine|tell)\b.*"
@@ -27,8 +28,9 @@ _ABSTAINED = re.compile(
     r"|(?:it )?cannot be (?:determined|answered)\b.*)[\W_]*",
     re.IGNORECASE,
 )
+# "Yes", "**True**", "No, he did not", "false - it was": a verdict alone, or before a stop, a comma or a dash.
 _VERDICT = re.compile(r"[\W_]*(yes|no|true|false)(?:[\W_]*\Z|[*_]*\s*[.,;:!–—](?!\w)|\s+-\s)", re.IGNORECASE)
-BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")
+BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")  # "- ", "• ", "1. ", "(2) "
 LEAD = (
     r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
     r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_\"]*+(?:(?:is|are)\b[\s*_]*+:?|:)[ \t*_]*+"
@@ -37,14 +39,15 @@ LEAD = (
 _TITLE = r"(?:#+[ \t]|\*\*)[ \t*]*(?:the\s+)?(?:final\s+|correct\s+)?answers?(?:\(s\))?[ \t*]*$"  # in Markdown, alone
 _HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)
 _MORE = re.compile(r"and \d+ more\W*", re.IGNORECASE)  # what a prompt says of names that it leaves out
-_FENCE = re.compile(r"```\w*|[\[\](){},]+|.*[:\[{]")  # or what it or a heading opens
-_BOLD = re.compile(r"(\*{1,3}|__?|`)(.+?)\1")
-_BOLDS = re.compile(r"\0(?:(?:[\s,;&]|and\b)*\0)*(?=[\s.,;]*\Z|\s*[:(–—-])")  # such names, before what is said of them
-_QUOTES = re.compile(r"^(?:\"(.*)\"|'(.*)'|“(.*)”)\Z")
-_QUOTED = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')\s*(?:,|\Z)")
+_FENCE = re.compile(r"```\w*|[\[\](){},]+|.*[:\[{]")  # no name: "```json", "],", a line that ends with ":", "[" or "{"
+_BOLD = re.compile(r"(\*{1,3}|__?|`)(.+?)\1")  # "**Paris**", "_Paris_", "`Paris`"
+# Bold names that a line begins with, "\0" for each, before its end or what is said of them: "**A** and **B** – ..."
+_BOLDS = re.compile(r"\0(?:(?:[\s,;&]|and\b)*\0)*(?=[\s.,;]*\Z|\s*[:(–—-])")
+_QUOTES = re.compile(r"^(?:\"(.*)\"|'(.*)'|“(.*)”)\Z")  # a line in quotes: one of the three groups is what they enclose
+_QUOTED = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')\s*(?:,|\Z)")  # a list's next text in quotes
 _ESCAPED = re.compile(r"\\(?:u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|(.))")  # of JSON, but for half characters
 _INITIALS = re.compile(r"(?:.*\W)?(?:[^\W\d_]\.){2,}")  # "Washington, D.C.": that stop is the name's
-_PARTS = re.compile(r"(\s*(?:;|,\s+and\s+|,|\s+and\s+|\s*\|)\s*)")
+_PARTS = re.compile(r"(\s*(?:;|,\s+and\s+|,|\s+and\s+|\s*\|)\s*)")  # what stands between the names of one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +108,17 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     prose: list[str] = []
     abstained = False
     for line in text[:MAX_TEXT].split("\n", MAX_LINES)[:MAX_LINES]:
-        bare, _, note = without_stop(line).rpartition(" (")
-        noted = _read(bare) if note.endswith(")") else []  # "Adgar Collin (director)"
-        named_so = [name if name in known else shown.get(normalise_name(name), name) for name in noted]
-        forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)), named_so)
-        as_shown = next((form for form in forms if not shown.keys().isdisjoint(map(normalise_name, form))), None)
+        readings = _readings(line, known, shown)
+        as_shown = next((names for names in readings if not shown.keys().isdisjoint(map(normalise_name, names))), None)
         if as_shown is None and _ABSTAINED.fullmatch(_without_lead(line)[:MAX_NAME]):
             abstained = True
             continue
-        found += as_shown or forms[1]
+        found += as_shown or _read(line)
         prose.append(line)
-    in_prose = shown.keys().isdisjoint(map(normalise_name, found))
-    begun = _VERDICT.match(next(filter(None, map(_without_lead, prose)), "")) if in_prose else None
-    if question is not None and in_prose:
+    is_prose = shown.keys().isdisjoint(map(normalise_name, found))
+    first_words = next(filter(None, map(_without_lead, prose)), "")
+    begun = _VERDICT.match(first_words) if is_prose else None
+    if question is not None and is_prose:
         named = find_names("\n".join(prose), known)
         asked = find_names(question, known) if len(named) > 1 else []
         found = [name for name in named if name not in asked] or named or found
@@ -125,6 +126,16 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     if names or abstained:
         return Answers(names, abstained=not names, verdict=begun[1] if begun else "")
     return failure("no answer", text)
+
+
+def _readings(line: str, known: Collection[str], shown: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield what a line may name: as it stands, as text, without its stop, and without a note in brackets."""
+    yield [unescape(line.strip())]
+    yield _read(line)
+    yield _read(without_stop(line))
+    bare, _, note = without_stop(line).rpartition(" (")
+    if note.endswith(")"):  # "Adgar Collin (director)"
+        yield [name if name in known else shown.get(normalise_name(name), name) for name in _read(bare)]
 
 
 def find_names(text: str, names: Iterable[str]) -> list[str]:
@@ -164,7 +175,9 @@ def _without_lead(line: str) -> str:
     if not (match := _HEADING.match(line)):
         return line
     rest = BULLET.sub("", line[match.end() :])
-    return without_stop("**" * (rest.count("**") % 2) + rest)  # the mark before the answer was taken for the lead's
+    if rest.count("**") % 2:  # the lead took the mark that begins a bold answer
+        rest = "**" + rest
+    return without_stop(rest)
 
 
 def _read(line: str) -> list[str]:
@@ -174,8 +187,10 @@ def _read(line: str) -> list[str]:
         return []
     if line[0] in "[\"'" and (names := _listed(line)):
         return names
-    bold = _BOLDS.match(_BOLD.sub("\0", line)) if _BOLD.match(line) else None
-    found = [match[2] for match in _BOLD.finditer(line)][: bold[0].count("\0")] if bold else [line]
+    found = [line]
+    if _BOLD.match(line) and (bold := _BOLDS.match(_BOLD.sub("\0", line))):
+        num_names = bold[0].count("\0")
+        found = [match[2] for match in _BOLD.finditer(line)][:num_names]
     names = [unescape(_QUOTES.sub(r"\1\2\3", name).strip()) for name in found]
     return [name for name in names if name.strip()]
 
@@ -190,7 +205,8 @@ def _listed(line: str) -> list[str]:
     if names and (line[0] == "[" or place == len(inner)):
         read = (_ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], name) for name in names)
         return [unescape(name) for name in read if name.strip()]
-    return [part for part in map(str.strip, inner.split(",")) if part] if line[0] == "[" and "," in inner else []
+    is_list = line[0] == "[" and "," in inner
+    return [part for part in map(str.strip, inner.split(",")) if part] if is_list else []
 
 
 def match_answers(
@@ -229,16 +245,22 @@ def match_answers(
     found: dict[int, None] = {}
     unmatched: list[str] = []
     for name in answers.names if isinstance(answers, Answers) else answers:
-        words, parts = [name] if ids_of(name) else _PARTS.split(name), list[str]()
-        while words:  # names hold commas, too: the longest that is one
-            sizes = range(min(len(words), 2 * MOST_JOINED - 1), 0, -2)
-            size = next(size for size in sizes if size == 1 or ids_of("".join(words[:size])))
-            parts.append("".join(words[:size]))
-            words = words[size + 1 :]
+        parts = [name] if ids_of(name) else _split_names(name, ids_of)
         for part in filter(None, parts if any(map(ids_of, parts)) else [name]):
             found |= dict.fromkeys(ids_of(part))
             unmatched += [] if ids_of(part) else [part]
     return Matched(tuple(found), tuple(entity for entity in found if entity not in candidates), tuple(unmatched))
+
+
+def _split_names(text: str, ids_of: Callable[[str], list[int]]) -> list[str]:
+    """Return the names of "A, B and C": names hold commas, too, so the longest that ``ids_of`` knows comes first."""
+    pieces, names = _PARTS.split(text), list[str]()  # names at even places, and between them what parts them
+    while pieces:
+        longest = min(len(pieces), 2 * MOST_JOINED - 1)
+        size = next((size for size in range(longest, 1, -2) if ids_of("".join(pieces[:size]))), 1)
+        names.append("".join(pieces[:size]))
+        pieces = pieces[size + 1 :]
+    return names
 
 
 # ------ An explanation and the answers after it, as text: what ``explain`` and ``chain_of_thought`` give.
