@@ -20,18 +20,19 @@ from kgqa_core.lm.types import Constraint
 
 MAX_TEXT = 20_000  # characters of an answer that are read
 
-_SHORT = r"(?:[A-Z]{1,2})"
+_SHORT = r"(?:[A-Z]{1,2})"  # a label
 _BEGINS = re.compile(rf"\W*({_SHORT})(?:[.):\]]|\*\*)(.*)")  # a line "A. 1989", "(B)", "**C**"
-_GAP = r"[\s,;\"'*()\[\]]+"
+_GAP = r"[\s,;\"'*()\[\]]+"  # between two labels
 _ONLY = re.compile(rf"\W*{_SHORT}(?:{_GAP}(?:and{_GAP})?{_SHORT})*[^\w+#]*")  # a line "A, C", '["A", "C"]', not "C++"
-_WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'+#])")
+_WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'+#])")  # a label in any text
 _LISTED = re.compile(rf"(?:[\"*)\s]*(?:,\s*(?:and\s+)?|\sand\s+)[\"*(]*{_SHORT})+(?=\W*\Z|\.\s)")  # then: ", B and C."
+# "The answer is B.", "option (C)", "Answers: **A**, B": the label, and what stands behind it.
 _STATED = re.compile(
     rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*+(?:is|are|:)?\s*+)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
     r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(?=(.{0,300}))",
     re.IGNORECASE,
 )
-_INLINE = re.compile(rf"(?<![\w'])\(?({_SHORT})[.):](?=\s)\s*(.{{0,300}})")
+_INLINE = re.compile(rf"(?<![\w'])\(?({_SHORT})[.):](?=\s)\s*(.{{0,300}})")  # a label in passing: "I take B) Rome"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,35 +152,38 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
     labels = {label_of(index): index for index in range(len(candidates))}
     names = [normalise_name(escape(candidate.name)) for candidate in candidates]
 
-    def named(match: re.Match[str]) -> int:
-        """Return which candidate a label, or a name that begins like one, stands for; -1: none."""
-        own, said = labels.get(match[1], -1), normalise_name(match.string[match.start(1) : match.end(2)])
-        longer = [name for name in names if len(name) > len(match[1]) and said.startswith(name)]
-        is_name = longer and (own < 0 or not normalise_name(match[2]).startswith(names[own]))
-        return names.index(max(longer, key=len)) if is_name else own
+    def meant_by(match: re.Match[str]) -> int | None:
+        """Return which candidate a label, or a name that begins like one, stands for."""
+        label, rest = match[1], match[2]
+        own, said = labels.get(label), normalise_name(match.string[match.start(1) : match.end(2)])
+        begun = [name for name in names if len(name) > len(label) and said.startswith(name)]
+        has_own_name = own is not None and normalise_name(rest).startswith(names[own])
+        return names.index(max(begun, key=len)) if begun and not has_own_name else own
+
+    def labels_in(form: re.Pattern[str]) -> list[re.Match[str]]:
+        return [match for match in form.finditer(text) if match[1] in labels and meant_by(match) == labels[match[1]]]
 
     found: dict[int, str | None] = {}  # with what stands behind the label; None: by name
     for line in text.split("\n"):
         match = _BEGINS.match(line := BULLET.sub("", line))
-        if match and (index := named(match)) >= 0:
+        if match and (index := meant_by(match)) is not None:
             found.setdefault(index, match[2] if index == labels.get(match[1]) else None)
         elif _ONLY.fullmatch(line[:200]):
-            found |= {labels[word]: "" for word in _WORD.findall(line) if labels.get(word, -1) not in {-1, *found}}
-    if not found:
-        stated, inline = (
-            [match for match in form.finditer(text) if named(match) == labels.get(match[1], -2)]
-            for form in (_STATED, _INLINE)
-        )
-        for match in stated[-1:] or inline[:1]:
-            more = _WORD.findall(listed[0]) if (listed := _LISTED.match(match[2])) else []
-            found = {labels[match[1]]: match[2], **{labels[word]: "" for word in more if word in labels}}
-    behind = [
-        (names[index], normalise_name(rest.strip(" .:)-*\"'"))) for index, rest in found.items() if rest is not None
-    ]
-    conflict = any(
-        not said.startswith(own) and any(name and said.startswith(name) for name in names) for own, said in behind
-    )
-    return Choice(tuple(found), "label", conflict=conflict) if behind else None
+            for word in filter(labels.__contains__, _WORD.findall(line)):
+                found.setdefault(labels[word], "")
+    if not found and (stated := labels_in(_STATED)[-1:] or labels_in(_INLINE)[:1]):
+        label, behind = stated[0][1], stated[0][2]
+        others = _WORD.findall(listed[0]) if (listed := _LISTED.match(behind)) else []
+        found = {labels[label]: behind, **{labels[word]: "" for word in others if word in labels}}
+
+    def contradicts(index: int, behind: str) -> bool:
+        """Say whether behind a candidate's label stands the name of another."""
+        said = normalise_name(behind.strip(" .:)-*\"'"))
+        return not said.startswith(names[index]) and any(name and said.startswith(name) for name in names)
+
+    labelled = {index: behind for index, behind in found.items() if behind is not None}
+    conflict = any(contradicts(index, behind) for index, behind in labelled.items())
+    return Choice(tuple(found), "label", conflict=conflict) if labelled else None
 
 
 def _by_name(text: str, case: ChooseCase) -> Choice | None:
