@@ -55,10 +55,12 @@ def _lines(text: str) -> Iterator[str]:
 # ------ Scores as text.
 
 
-_NUMBER = re.compile(r"(?<![\w.])(0,\d\d?|\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:\s*(%)|\s*/\s*(100?)\b)?")  # no year
-_BEGINS = re.compile(r"\W*(?:score\W*)?(?!\d+[:.)\]](?!\d))" + _NUMBER.pattern, re.IGNORECASE)  # nor an ordinal
+# "0.9", "0,9", ".9", "90 %", "9/10": the number, its percent sign, its whole. Four digits are a year, and no score.
+_NUMBER = re.compile(r"(?<![\w.])(0,\d\d?|\d{1,3}(?:\.\d+)?|\.\d+)(?!\w|\.\d)(?:\s*(%)|\s*/\s*(100?)\b)?")
+# A text that begins with a score. "1." and "2)" number a line, and are none.
+_BEGINS = re.compile(r"\W*(?:score\W*)?(?!\d+[:.)\]](?!\d))" + _NUMBER.pattern, re.IGNORECASE)
 _ASSIGN = " = "
-_ORDINAL = re.compile(r"\W*(\d{1,4})\s*[:.)\]]\s*")
+_ORDINAL = re.compile(r"\W*(\d{1,4})\s*[:.)\]]\s*")  # "3: ", "- 3) "
 # Atomic: a reply of nothing but tags must not be tried in all its parts.
 _TAGGED = re.compile(r"<choice>(?>(.*?)</choice>)(?>.*?<score>)(.*?)</score>", re.IGNORECASE | re.DOTALL)
 _AFTER_NAME = " \t=:,(|→*-"
@@ -102,18 +104,18 @@ def parse_scores(text: str, options: Sequence[str], *, countdown: bool) -> Score
 
 
 def _option_before(text: str, known: Options, countdown: bool) -> int | None:
+    """Return the option that a line names before its score: "3: Rome = ", "Rome - score: "."""
     bare = text.rstrip(_AFTER_NAME)
-    forms = [
-        text.removesuffix(_ASSIGN),
-        bare[: -len("score")].rstrip(_AFTER_NAME) if bare[-5:].lower() == "score" else bare,
-    ]
-    for form in forms:
+    if bare[-5:].lower() == "score":
+        bare = bare[:-5].rstrip(_AFTER_NAME)
+    for form in (text.removesuffix(_ASSIGN), bare):
         ordinal = _ORDINAL.match(form)
+        rest = form[ordinal.end() :] if ordinal else form
         if ordinal and not countdown:  # several options may have one name: then the number tells
-            own, rest = int(ordinal[1]) - 1, form[ordinal.end() :]
+            own = int(ordinal[1]) - 1
             if 0 <= own < len(known.texts) and (not rest or Options([known.texts[own]]).find(rest) == 0):
                 return own
-        for candidate in ([form[ordinal.end() :]] if ordinal else []) + [form]:
+        for candidate in (rest, form) if ordinal else (form,):
             index = known.find(candidate)
             if index is not None:
                 return index
@@ -121,9 +123,10 @@ def _option_before(text: str, known: Options, countdown: bool) -> int | None:
 
 
 def _share(number: re.Match[str]) -> float:
-    value = float(number[1].replace(",", "."))
-    if number[2] or number[3]:
-        value /= 100 if number[2] else float(number[3])
+    """Return the score, 0..1, that a match of ``_NUMBER`` writes; of 10 or of 100 where it does not say of what."""
+    value, percent, whole = float(number[1].replace(",", ".")), number[2], number[3]
+    if percent or whole:
+        value /= 100 if percent else float(whole)
     elif value > 1:
         value /= 10 if value <= 10 else 100
     return min(max(value, 0.0), 1.0)
@@ -133,11 +136,12 @@ def _share(number: re.Match[str]) -> float:
 
 
 _ARROW = re.compile(r"\s*(?:->|=>|→|\|)\s*")
+# The end of a line: its score, and out of how many, where it says so: " = 8", ": score 8/10", " (8) (a note)".
 _MAPPED = re.compile(
     r"\s*(?:=|:|,|\(|\|)\s*(?:score\s*[:=]?\s*)?(\d{1,3}(?:\.\d+)?)(?:\s*/\s*(\d{1,3}))?\s*\)?(?:\s+\(.*)?\W*\Z",
     re.IGNORECASE,
 )
-_BULLET = re.compile(r"\W*\d{1,3}[.):]\s+")
+_BULLET = re.compile(r"\W*\d{1,3}[.):]\s+")  # "1. ", "- 2) "
 _NOTHING = re.compile(r"\W*(?:none|nothing|no (?:clue|match|mapping)\w*)\b", re.IGNORECASE)
 
 
@@ -183,10 +187,12 @@ def _parse_pair(line: str, clues: Options, options: Options) -> ClueMatch | None
         option = options.find(right)
         if option is not None:
             return ClueMatch(clue, option, 10.0)
-        option = options.find(line[arrow.end() : scored.start()]) if scored and scored.start() > arrow.end() else None
-        if option is not None and scored:
-            value = float(scored[1]) * (10 / float(scored[2]) if scored[2] and float(scored[2]) else 1)
-            return ClueMatch(clue, option, min(max(value, 0.0), 10.0))
+        if scored is None or scored.start() <= arrow.end():
+            continue
+        option = options.find(line[arrow.end() : scored.start()])
+        if option is not None:
+            whole = float(scored[2] or 10) or 10.0  # "8/0" counts as 8 of 10
+            return ClueMatch(clue, option, min(max(float(scored[1]) * (10 / whole), 0.0), 10.0))
     return None
 
 
