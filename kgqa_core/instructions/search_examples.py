@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -227,6 +227,14 @@ class Way:
         return [at for at, one in enumerate(self.named) if one not in gone and at not in self.own[:place]]
 
 
+class _Clue(NamedTuple):
+    """Where a clue stands in its question, and what it stands for: either an entity, or a step; -1 for the other."""
+
+    start: int
+    entity: int
+    step: int  # place in the plan
+
+
 def find_way(asked: Asked) -> Way | None:
     """Return the way that the words of a question fit best, of those that teach; None where they do for none."""
     search, question, draw = asked.search, asked.question, asked.draw("clues")
@@ -243,19 +251,20 @@ def find_way(asked: Asked) -> Way | None:
     if not own or not relations or not walks:
         return None
     layers = draw.choice(walks)
-    found: dict[str, tuple[int, int, int]] = {}  # folded clue -> where it stands, what it names, its step
-    for entity in dict.fromkeys([*question.topics, *([question.claim] if question.claim is not None else [])]):
+    found: dict[str, _Clue] = {}  # by its text
+    claim = () if question.claim is None else (question.claim,)
+    for entity in dict.fromkeys((*question.topics, *claim)):
         for start, end in spans_of(text, search.name_of(entity))[:1]:
-            found.setdefault(text[start:end], (start, entity, -1))
-    for at, place in enumerate(own):
+            found.setdefault(text[start:end], _Clue(start, entity, -1))
+    for step, place in enumerate(own):
         spans = spans_of(text, words[place])
-        found.setdefault(words[place], (spans[0][0] if spans else len(text), -1, at))
-    ordered = sorted(found.items(), key=lambda item: (item[1], item[0]))
-    steps = [step for _, (_, _, step) in ordered]
-    if int(layers[0][0]) not in [entity for _, (_, entity, _) in ordered] or len(set(steps) - {-1}) < len(path):
+        found.setdefault(words[place], _Clue(spans[0][0] if spans else len(text), -1, step))
+    ordered = dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
+    named, steps = [clue.entity for clue in ordered.values()], [clue.step for clue in ordered.values()]
+    if int(layers[0][0]) not in named or not set(range(len(path))).issubset(steps):
         return None
-    clues, named = tuple(clue for clue, _ in ordered), tuple(entity for _, (_, entity, _) in ordered)
-    return Way(text, clues, named, tuple(map(steps.index, range(len(path)))), path, relations, tuple(layers))
+    places = tuple(map(steps.index, range(len(path))))
+    return Way(text, tuple(ordered), tuple(named), places, path, relations, tuple(layers))
 
 
 def clue_cases(asked: Asked) -> Made:
