@@ -197,16 +197,15 @@ class Eperm(System):
                 if is_asked
             ]
             replies = dict((yield from calls.ask(asks)))
-            scored = [
-                (branch, relations[option], score)
-                for number, (branch, relations, is_asked) in enumerate(offers)
-                for option, score in (positive(replies.get(number)) if is_asked else [(0, 1.0)])
-            ]
-            scored.sort(key=lambda one: -one[0].score * one[2])  # of equals the first named
+            scored: list[tuple[float, _Branch, int]] = []  # (score of a longer path, the path so far, what it adds)
+            for number, (branch, relations, is_asked) in enumerate(offers):
+                options = positive(replies.get(number)) if is_asked else [(0, 1.0)]
+                scored += [(branch.score * score, branch, relations[option]) for option, score in options]
+            scored.sort(key=lambda one: -one[0])  # of equals the first named
             beam = []
-            for branch, relation, score in scored[:width]:
+            for score, branch, relation in scored[:width]:
                 reached = leave(search.graph, branch.frontier, relation, barred)
-                beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
+                beam.append(_Branch((*branch.path, relation), score, reached))
                 known = starts.get(relation, branch.frontier)
                 starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))
         return Part(search.graph, starts or None)
@@ -214,7 +213,7 @@ class Eperm(System):
     def _offers(self, branch: _Branch, barred: Ints) -> list[tuple[_Branch, list[int], bool]]:
         """Return the relations that go on from a path, in calls of about equal size; one alone is taken unasked."""
         relations = relations_around(self.search.graph, branch.frontier, barred)
-        num_calls = -(-len(relations) // self.settings.relation_batch)
+        num_calls = math.ceil(len(relations) / self.settings.relation_batch)
         return [(branch, relations[call::num_calls], len(relations) > 1) for call in range(num_calls)]
 
     def _ask_relations(self, question: Question, branch: _Branch, relations: Sequence[int]) -> Ask[Scores]:
@@ -238,11 +237,12 @@ class Eperm(System):
                 step = len(trail.scores)
                 onward = part.reach(trail.layers[-1], trail.relations[step])
                 reached.append(shared_sorted(onward, trail.open[step + 1]))
+                if not self.settings.entity_scores:
+                    continue
                 asked = self._first(trail, part, reached[-1])
-                num_unasked += (len(reached[-1]) - len(asked)) * self.settings.entity_scores
-                groups = [(one,) for one in asked] if self.settings.finder == "single" else [asked] * bool(asked)
-                for group in groups if self.settings.entity_scores else ():
-                    asks.append(((number, group), self._ask_entities(question, trail, group)))
+                num_unasked += len(reached[-1]) - len(asked)
+                groups = [(one,) for one in asked] if self.settings.finder == "single" else [asked]
+                asks += [((number, group), self._ask_entities(question, trail, group)) for group in groups if group]
             given: list[dict[int, float]] = [{} for _ in walking]
             for (number, entities), reply in (yield from calls.ask(asks)):
                 scores = reply.result.scores if isinstance(reply.result, Scores) else ()

@@ -269,17 +269,23 @@ class Exploration:
         merges = self.settings.merge_branches
         own = merge_branches(branches) if merges else branches
         self.complete += [(one,) for one in own if stops and one.path and not self._missing(one)]
-        for branch in own if self.settings.branches_meet else ():
-            missing = self._missing(branch)
-            for other in self.walked if branch.path and missing else ():
-                if other.start != branch.start and missing <= other.mapped and self._missing(other):
-                    shared = shared_sorted(other.frontier, branch.frontier)
-                    pair = (replace(one, layers=(*one.layers[:-1], shared)) for one in (other, branch))
-                    self.complete += [tuple(pair)] if len(shared) else []
-            self.walked += [branch] if branch.path else []
+        for branch in own:
+            if self.settings.branches_meet and branch.path:
+                self._meet(branch)
+                self.walked.append(branch)
         going = [branch for branch in own if self._missing(branch) or not stops]
         self.num_unseen += sum(len(one.frontier[self.settings.max_entities :]) for one in going if not merges)
         return going if merges else split_branches(going, self.settings.max_entities)
+
+    def _meet(self, branch: Branch) -> None:
+        """Complete a branch by each that walked before it, has mapped what it misses, and stands where it stands."""
+        missing = self._missing(branch)
+        for other in self.walked if missing else ():
+            if other.start != branch.start and missing <= other.mapped and self._missing(other):
+                shared = shared_sorted(other.frontier, branch.frontier)
+                if len(shared):
+                    pair = (replace(one, layers=(*one.layers[:-1], shared)) for one in (other, branch))
+                    self.complete.append(tuple(pair))
 
     def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
         """Ask which clues left each branch's relations stand for; return the moves, and the branches without any."""
