@@ -365,10 +365,9 @@ def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
     for run in entrant.runs:
         if num_shown is None or run.record is None or EXPLORER_FIRST not in run.record.counts:
             return None
-        for place, (outcome, first) in enumerate(
-            zip(run.outcomes, run.record.counts[EXPLORER_FIRST].tolist(), strict=True)
-        ):
-            if first == first and outcome.gold_verdict is None:  # NaN: it was not asked
+        firsts = run.record.counts[EXPLORER_FIRST].tolist()  # NaN where it was not asked
+        for place, (outcome, first) in enumerate(zip(run.outcomes, firsts, strict=True)):
+            if not np.isnan(first) and outcome.gold_verdict is None:
                 answer = next((one for one in outcome.candidates if one in outcome.answers), None)
                 explorer = None if first == NOBODY else int(first)
                 decisions.append((outcome.golds, explorer, answer))

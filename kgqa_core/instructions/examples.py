@@ -214,14 +214,11 @@ def scored_cases(asked: Asked) -> Made:
     if not evidence.paths or not asked.golds:
         return
     ends = [end_of(path) for path in evidence.steps]
-    entities = {
-        place: [
-            draw.betavariate(*(ENTITY_RIGHT if end in asked.golds else ENTITY_WRONG)) for _ in evidence.steps[place]
-        ]
-        for place, end in enumerate(ends)
-    }
-    plan_weights = [weights[path.steps] for path in evidence.paths]
-    shares = plan.score_paths(plan_weights, [entities[place] for place in range(len(ends))])
+    entity_scores = []  # of each path
+    for end, path in zip(ends, evidence.steps, strict=True):
+        alpha, beta = ENTITY_RIGHT if end in asked.golds else ENTITY_WRONG
+        entity_scores.append([draw.betavariate(alpha, beta) for _ in path])
+    shares = plan.score_paths([weights[path.steps] for path in evidence.paths], entity_scores)
     order = sorted(range(len(ends)), key=lambda place: -shares[place])
     paths = tuple(replace(evidence.paths[place], score=shares[place]) for place in order)
     golden = [ends[place] for place in order if ends[place] in asked.golds]
@@ -247,11 +244,10 @@ def choose_cases(asked: Asked) -> Made:
     if entities:
         evidence = [tuple(render_triples(asked.search, (step,)) for step in path) for path in paths]
         columns = zip(asked.names(entities), scores, evidence, strict=True)
+        candidates = tuple(choose.Candidate(*column) for column in columns)
         right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
-        case = choose.ChooseCase(
-            question.text, question.id, tuple(choose.Candidate(*column) for column in columns), right
-        )
         shown = choose.Shown(probabilities=source.reasoner.candidates != "pool" or asked.draw("shown").random() < 0.5)
+        case = choose.ChooseCase(question.text, question.id, candidates, right)
         yield choose.ChooseInstruction(source.prompts, shown), case, 1.0
 
 

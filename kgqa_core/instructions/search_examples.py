@@ -163,12 +163,9 @@ def score_entities_cases(asked: Asked) -> Made:
             found = score_candidates(asked, walk.layers[place], rest, draw, look_ahead=True)
             found = found[:size] if size > 1 else draw.sample(found[:2], min(1, len(found)))
         draw.shuffle(found)
-        shown = tuple(
-            scores.EntityCandidate(
-                search.name_of(entity), () if is_tog else neighbour_triples(search, entity, limit=MAX_TRIPLES)
-            )
-            for entity, _ in found
-        )
+        ids = [entity for entity, _ in found]
+        facts = [() if is_tog else neighbour_triples(search, one, limit=MAX_TRIPLES) for one in ids]
+        shown = tuple(map(scores.EntityCandidate, asked.names(ids), facts))
         if shown:
             plan, values = walk.path[:place] if is_tog else walk.path, tuple(score for _, score in found)
             cases.append(scores.EntitiesCase(asked.question.text, shown, asked.question.id, topics, plan, values))

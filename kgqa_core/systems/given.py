@@ -11,7 +11,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -98,23 +98,24 @@ def weigh_ways(
     The texts of a reply are its most probable first names. A way has the probability of those among its ends: shared
     out over all that any way ends at, and the mean over the replies. Where no text is an end, the first text counts.
     """
-    groups = [*group_paths(paths).values()]
-    ways = [dict.fromkeys(map(normalise_name, ends)) for ends in groups]
-    known, sums, num_read = set(chain.from_iterable(ways)), [0.0] * len(ways), 0
+    ways = [list(ends) for ends in group_paths(paths).values()]
+    folded = [dict.fromkeys(map(normalise_name, ends)) for ends in ways]
+    known, sums, num_read = set(chain.from_iterable(folded)), [0.0] * len(ways), 0
     for reply in replies:
-        said = defaultdict[str, float](float)
+        said = defaultdict[str, float](float)  # name -> its probability as the first one
         for text in reply.texts:
             if not text.problem and (name := normalise_name(without_stop(text.text))) in known:
                 said[name] += math.exp(text.log_prob) if text.log_prob is not None else 1.0
-        total = sum(said.values())
-        num_read += total > 0
-        shares = [sum(said.get(name, 0.0) for name in ends) / (total or 1.0) for ends in ways]
-        sums = [old + share for old, share in zip(sums, shares, strict=True)]
+        if (total := sum(said.values())) > 0:
+            num_read += 1
+            for place, names in enumerate(folded):
+                sums[place] += sum(said.get(name, 0.0) for name in names) / total
     if not num_read:
         return replies[0].result, None
-    best = sorted(zip(sums, groups, strict=True), key=lambda one: -one[0])
-    taken = [ends for told, ends in best if told >= least_share * best[0][0] and told > 0]
-    return Answers(distinct_names(chain.from_iterable(taken))), min(1.0, best[0][0] / num_read)
+    most = max(sums)
+    order = sorted(range(len(ways)), key=lambda place: -sums[place])
+    taken = [ways[place] for place in order if sums[place] > 0 and sums[place] >= least_share * most]
+    return Answers(distinct_names(chain.from_iterable(taken))), min(1.0, most / num_read)
 
 
 def with_whole_ways(names: Sequence[str], paths: Sequence[ScoredPath]) -> tuple[str, ...]:
@@ -174,17 +175,15 @@ class Given(System):
         Of entities that share a name those are meant between which the path leads; of several ways the first counts.
         """
         graph, none = self.search.graph, ReasoningPath()
-        ways = [(none, start) for start in ids_of(path[0], graph, topic=True)]
+        ways = [(none, start) for start in ids_of(path[0], graph, topic=True)]  # (the path so far, where it ends)
         for label, name in zip(path[1::2], path[2::2], strict=True):
-            relations = to_relations(graph, (label,)) or ()
-            both = [*relations, *((one + graph.num_relations) % graph.identity for one in relations)]
-            ways = [
-                ((*steps, step), end)
-                for steps, here in ways[:MAX_WAYS]
-                for end in ids_of(name, graph)
-                for step in (self.search.graph.step(here, relation, end) for relation in both)
-                if is_evidence(graph, (step,), end)
-            ]
+            forward = to_relations(graph, (label,)) or ()
+            backward = [(relation + graph.num_relations) % graph.identity for relation in forward]
+            longer = []
+            for (steps, here), end in product(ways[:MAX_WAYS], ids_of(name, graph)):
+                tried = [graph.step(here, relation, end) for relation in (*forward, *backward)]
+                longer += [((*steps, step), end) for step in tried if is_evidence(graph, (step,), end)]
+            ways = longer
         return ways[0][0] if ways else None
 
 
