@@ -122,30 +122,27 @@ def fuse(
     """
     if not options:
         return explored, None
-    answers = frozenset(explored.answers)
-    scores = [
-        (1 - fusion.weight) * score_sets(answers, frozenset(option.entities))[2]
-        + fusion.weight * sum(weights[place] for place in option.plans)
-        for option in options
-    ]
-    chosen = options[int(np.argmax(scores))]
+
+    def fit(option: Option) -> float:
+        _, _, agreement, _ = score_sets(frozenset(explored.answers), frozenset(option.entities))
+        probability = sum(weights[place] for place in option.plans)
+        return (1 - fusion.weight) * agreement + fusion.weight * probability
+
+    chosen = options[int(np.argmax(list(map(fit, options))))]
     best = explored.scores[0] if explored.scores and explored.scores[0] > 0 else 1.0
     share = {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
     taken = set(chosen.entities)
     if fusion.equal and chosen.plans:
         share |= dict.fromkeys(taken, 1.0)
     order = sorted(chosen.entities, key=lambda entity: (-share.get(entity, 0.0), entity))
-    top = share.get(order[0]) or 1.0  # of its own: what the explorer thinks little of would tie, all of it
+    top = share.get(order[0]) or 1.0  # shares of the best answer: entities that the explorer hardly sees must not tie
     rest = [entity for entity in explored.candidates if entity not in taken]
-    prediction = Prediction(
-        question.id,
-        (*order, *rest),
-        (*((2 + share.get(entity, 0.0) / top) / 3 for entity in order), *(share[entity] / 3 for entity in rest)),
-        chosen.entities,
-        covered=explored.covered or not set(question.answers).isdisjoint((*order, *rest)),
-        verdict=question.claim in taken if question.claim is not None else None,
-    )
-    return prediction, chosen
+    candidates = (*order, *rest)
+    above, below = [(2 + share.get(entity, 0.0) / top) / 3 for entity in order], [share[entity] / 3 for entity in rest]
+    covered = explored.covered or not set(question.answers).isdisjoint(candidates)
+    verdict = question.claim in taken if question.claim is not None else None
+    scores = (*above, *below)
+    return Prediction(question.id, candidates, scores, chosen.entities, covered=covered, verdict=verdict), chosen
 
 
 def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, dict[Fusion, DevPoint]]:
