@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -27,6 +27,7 @@ from kgqa_core.instructions.answers import ABSTENTION, distinct_names
 from kgqa_core.instructions.choose import NO, YES
 from kgqa_core.instructions.plan import PathConstraint, identity_of, render_plan
 from kgqa_core.instructions.render import ARROW
+from kgqa_core.instructions.scores import MapCase
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Prompt
 from kgqa_core.oracle import player
@@ -279,7 +280,7 @@ class Oracle:
 
 def share_of(*parts: object) -> float:
     """Return a number 0 <= x < 1 that follows from ``parts`` alone, evenly spread."""
-    return (seed_of(*parts) >> 203) / 2**53
+    return (seed_of(*parts) >> 203) / 2**53  # the first 53 of its 256 bits: as many as a float holds exactly
 
 
 def _say_clues(asked: _Asked) -> str:
@@ -309,27 +310,30 @@ def right_options(call: Call, options: Options, known: Known) -> list[int]:
         case "enough_information":
             right = (YES,) if any(path.end in known.golds for path in case.paths) else (NO,)
         case "map_relations" | "map_entities":
-            if call.name == "map_relations":
-                pairs = {(clue, step) for clue, step, _ in _steps_here(call, known)}
-            else:  # an entity that a clue names, else one that the clue's own step leads to on a way to golds
-                same = normalise_name
-                pairs = {(clue, name) for clue in case.clues for name in case.options if same(clue) == same(name)}
-                named = {name for _, name in pairs}
-                pairs |= {
-                    (clue, name)
-                    for clue, step, place in _steps_here(call, known)
-                    for name in case.options
-                    if case.relation in ("", step) and name in known.layers[0][place + 1] and name not in named
-                }
+            steps = _steps_here(call, known)
+            is_entity = call.name == "map_entities"
+            pairs = _entity_pairs(case, known, steps) if is_entity else {(clue, step) for clue, step, _ in steps}
             return [at for at, pair in enumerate(zip(options.clues, options.names, strict=True)) if pair in pairs]
     return [place for place, name in enumerate(options.names) if name in right]
+
+
+def _entity_pairs(case: MapCase, known: Known, steps: Iterable[tuple[str, str, int]]) -> set[tuple[str, str]]:
+    """Return clues with the entities that they name; each other entity with a clue whose step leads there to golds."""
+    folded = {clue: normalise_name(clue) for clue in case.clues}
+    pairs = {(clue, name) for clue in case.clues for name in case.options if folded[clue] == normalise_name(name)}
+    unnamed = set(case.options).difference(name for _, name in pairs)
+    for clue, step, place in steps:
+        if case.relation in ("", step):
+            pairs |= {(clue, name) for name in unnamed & known.layers[0][place + 1]}
+    return pairs
 
 
 def _steps_here(call: Call, known: Known) -> Iterator[tuple[str, str, int]]:
     """Yield (clue as shown, step, place) of each step of the first gold plan from the entity shown on, if left."""
     left, entity = {normalise_name(clue): clue for clue in call.case.clues}, call.case.entity
-    for place, (step, own) in enumerate(zip(known.plans[0] if known.plans else (), step_clues(known), strict=True)):
-        clue, way = left.get(normalise_name(own)), ARROW.join(("", *known.plans[0][:place]))
+    plan = known.plans[0] if known.plans else ()
+    for place, (step, own) in enumerate(zip(plan, step_clues(known), strict=True)):
+        clue, way = left.get(normalise_name(own)), ARROW.join(("", *plan[:place]))
         if clue is None:
             continue
         if not entity or entity in known.layers[0][place] or (place > 0 and entity.endswith(way)):

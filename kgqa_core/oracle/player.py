@@ -201,7 +201,8 @@ def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:
 
 
 def _label(call: Call, pick: int) -> str:
-    return label_of(pick) if call.name == "choose" == call.instruction.file else ""
+    is_labelled = call.name == "choose" and call.instruction.file == "choose"
+    return label_of(pick) if is_labelled else ""
 
 
 def held_to(constraint: Constraint | None, text: str) -> str:
