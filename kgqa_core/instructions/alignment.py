@@ -93,15 +93,6 @@ class Fit(NamedTuple):
     places: list[int]  # of the word that stands for each step; none where words run out
 
 
-class _Pair(NamedTuple):
-    """A word of a question that may stand for a step of its plan."""
-
-    score: float  # 0..2: how sure it does
-    share: float  # of what the step is asked with
-    word: int  # place in the question
-    step: int  # place in the plan
-
-
 def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
     """Return for each step of a plan the place of a word of its own that stands for it, and how sure that is.
 
@@ -109,27 +100,27 @@ def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
     """
     folded = [word.casefold() for word in words]
 
-    def rate(word: int, place: int) -> _Pair:
-        """Return a pair with its score: the step's part in what was learned of the word, and 1 for a shared stem."""
-        step, said = path[place], folded[word]
+    def rate(word: str, step: str) -> tuple[float, float]:
+        """Return how sure a word stands for a step, 0 to 2, and its share of what the step is asked with."""
         others = sorted(set(path) - {step})
-        shares = [learned.get(one, {}).get(said, 0.0) for one in (step, "", *others)]
+        shares = [learned.get(one, {}).get(word, 0.0) for one in (step, "", *others)]
         label_words = _WORD.findall(read_step(step)[0].replace("_", " ").casefold())
-        stem = 1.0 if any(same_stem(one, said) for one in label_words) else 0.0
-        return _Pair(shares[0] / (sum(shares) or 1.0) + stem, shares[0], word, place)
+        stem = 1.0 if any(same_stem(one, word) for one in label_words) else 0.0
+        return shares[0] / (sum(shares) or 1.0) + stem, shares[0]
 
-    pairs = [rate(word, place) for word in range(len(words)) for place in range(len(path))]
-    places: dict[int, int] = {}  # of words, by step
+    pairs = [(rate(word, step), place, at) for place, word in enumerate(folded) for at, step in enumerate(path)]
+    pairs.sort(key=lambda pair: pair[0], reverse=True)  # equals stay in order
+    places: dict[int, int] = {}  # place of a step -> place of its word
     taken: set[str] = set()
     total = 0.0
-    for pair in sorted(pairs, key=lambda one: (-one.score, -one.share, one.word, one.step)):
-        if pair.step not in places and folded[pair.word] not in taken:
-            places[pair.step] = pair.word
-            taken.add(folded[pair.word])
-            total += pair.score / len(path)
+    for (score, _), place, at in pairs:
+        if at not in places and folded[place] not in taken:
+            places[at] = place
+            taken.add(folded[place])
+            total += score / len(path)
     if len(places) < len(path):
         return Fit(-1.0, [])
-    return Fit(total, [places[step] for step in range(len(path))])
+    return Fit(total, [places[at] for at in range(len(path))])
 
 
 def same_stem(first: str, second: str) -> bool:
