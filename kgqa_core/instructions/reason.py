@@ -53,7 +53,7 @@ def gather_evidence(
     graph, reenter = search.graph, search.reenter_topic
     known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]
     walks = [reasoning_paths(graph, topics, relations, reenter_topic=reenter) for relations, _ in known]
-    listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}
+    listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}  # text -> (path, place of its plan, as shown)
     ends: dict[int, None] = {}
     alike: list[ReasoningPath] = []
     counts = [0] * len(walks)
@@ -73,13 +73,9 @@ def gather_evidence(
             break
     total = sum(weight for count, (_, weight) in zip(counts, known, strict=True) if count) or 1.0
     shares = [weight / total / max(count, 1) for count, (_, weight) in zip(counts, known, strict=True)]
-    return Evidence(
-        tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values()),
-        tuple(path for path, _, _ in listed.values()),
-        tuple(ends),
-        cut,
-        tuple(alike),
-    )
+    paths = tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values())
+    steps = tuple(path for path, _, _ in listed.values())
+    return Evidence(paths, steps, tuple(ends), cut, tuple(alike))
 
 
 # ------ Along paths: reason (RoG §4.4; EPERM's predictor, with a score per path) and explain (RoG A.10).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -128,13 +129,11 @@ def score_candidates(
     if not rest and (golden := [entity for entity in layer if entity in golds]):
         looked_at |= dict.fromkeys(draw.sample(golden, 1))
     ends = {one: follow_path(search.graph, [one], rest, topics=barred).tolist() for one in looked_at}
-    scored = [
-        (one, sum(end in golds for end in own) / max(len(own), 1)) for one, own in ends.items() if own or not look_ahead
-    ]
+    kept = {one: own for one, own in ends.items() if own or not look_ahead}
+    scored = [(one, sum(end in golds for end in own) / max(len(own), 1)) for one, own in kept.items()]
     right = [pair for pair in scored if pair[1] > 0]
     wrong = [pair for pair in scored if pair[1] == 0]
-    turns = [pair for both in zip(right, wrong, strict=False) for pair in both]
-    return turns + max(right, wrong, key=len)[min(len(right), len(wrong)) :]
+    return [pair for turn in zip_longest(right, wrong) for pair in turn if pair is not None]
 
 
 def score_entities_cases(asked: Asked) -> Made:
@@ -240,10 +239,8 @@ def find_way(asked: Asked) -> Way | None:
     text, words = ask_for_what(question.text), content_words(question.masked)
     path, own = meant.path, align(words, meant.path, asked.source.known.words).places
     relations = to_relations(search.graph, path)
-    walks = [
-        follow_layers(search.graph, [topic], relations or (), reenter_topic=search.reenter_topic)
-        for topic in question.topics
-    ]
+    graph, reenter = search.graph, search.reenter_topic
+    walks = [follow_layers(graph, [topic], relations or (), reenter_topic=reenter) for topic in question.topics]
     walks = [layers for layers in walks if not asked.golds.isdisjoint(layers[-1].tolist())]
     if not own or not relations or not walks:
         return None
