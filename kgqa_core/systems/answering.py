@@ -91,27 +91,28 @@ def answer_with(
     scores = weights or {answer: 1 / place for place, answer in enumerate(taken, start=1)}
     reached = sorted({*taken, *evidence}, key=lambda one: (one not in taken, -scores.get(one, 0.0), one))
     candidates = tuple(reached) if taken else ()
-    return SystemAnswer(
-        Prediction(
-            question_id=question.id,
-            candidates=candidates,
-            scores=tuple(scores.get(candidate, 0.0) for candidate in candidates),
-            answers=taken,
-            paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
-            covered=not set(question.answers).isdisjoint(reached),
-            verdict=question.claim in taken if question.claim is not None and taken else None,
-            abstained=not taken,
-        )
+    prediction = Prediction(
+        question_id=question.id,
+        candidates=candidates,
+        scores=tuple(scores.get(candidate, 0.0) for candidate in candidates),
+        answers=taken,
+        paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
+        covered=not set(question.answers).isdisjoint(reached),
+        verdict=question.claim in taken if question.claim is not None and taken else None,
+        abstained=not taken,
     )
+    return SystemAnswer(prediction)
 
 
 def meant_by_verdict(question: Question, said: Said, ends: Iterable[int]) -> list[int] | None:
     """Return what a yes or no to a true/false question means: the claim, or all else of ``ends``; None: no verdict."""
     if question.claim is None or not isinstance(said, Answers):
         return None
-    verdict = VERDICTS.get((said.verdict or " ".join(said.names[:2])).strip(" .!").casefold())  # of names one alone
-    others = [end for end in dict.fromkeys(ends) if end != question.claim]
-    return None if verdict is None else [question.claim] if verdict else others
+    text = said.verdict or " ".join(said.names[:2])  # two names are no verdict
+    verdict = VERDICTS.get(text.strip(" .!").casefold())
+    if verdict is None:
+        return None
+    return [question.claim] if verdict else [end for end in dict.fromkeys(ends) if end != question.claim]
 
 
 def answer_by_name(

@@ -199,8 +199,9 @@ class Move:
 
     def all_tails(self) -> list[Branch]:
         """Return the branches after the step with all its tails, where no entity was asked about."""
-        by_clue = [self.branch.step([clue], self.relation, self.tails) for clue in sorted(self.clues)]
-        return self.reached(self.named) or by_clue
+        if by_name := self.reached(self.named):
+            return by_name
+        return [self.branch.step([clue], self.relation, self.tails) for clue in sorted(self.clues)]
 
 
 @dataclass(slots=True)
