@@ -215,7 +215,8 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
     ]
     who_header = ("system", "answered by", "topics", "Hits@1", "F1")
     match_header = ("system", "EM", *MATCH_COLUMNS, *(BESIDE[metric] for metric in others))
-    asked = f"{found.num_questions} question{'s' * (found.num_questions != 1)}"
+    united = [(row.system, *_cells(row.overall, UNITED)) for row in found.united]
+    asked = "1 question" if found.num_questions == 1 else f"{found.num_questions} questions"
     legend = f"{asked}, {LEGEND}; cost per question; lift over {DIRECT}"
     tables = [
         TextTable(legend, (*who_header, *MAIN, "lift", *(BESIDE[metric] for metric in first)), main, 3),
@@ -223,11 +224,7 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
         TextTable("Cost, and how questions ended", ("system", *COST_COLUMNS), spent),
         TextTable("Confidence: the risk where the least certain answers are kept back", ("system", *TRUST), trusted),
         *_scoped([one.row for one in found.entrants]),
-        TextTable(
-            f"Answers joined by those of {DIRECT}",
-            ("system", *UNITED),
-            [(row.system, *_cells(row.overall, UNITED)) for row in found.united],
-        ),
+        TextTable(f"Answers joined by those of {DIRECT}", ("system", *UNITED), united),
         TextTable("Explorer and language model, question by question", (*OVERRULED, *RIGHT, "p"), overruled),
         TextTable(f"Who answered ({', '.join(CHANCE)}: no language model)", ANSWERERS, answerers, len(ANSWERERS)),
     ]

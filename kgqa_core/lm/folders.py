@@ -268,9 +268,8 @@ def divide(folder: Path, processes: int, *, half: bool) -> Any:
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         model: Any = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    blocks = {
-        name for name, module in model.named_modules() if type(module).__name__ in (model._no_split_modules or ())
-    }
+    kinds = model._no_split_modules or ()
+    blocks = {name for name, module in model.named_modules() if type(module).__name__ in kinds}
     if not blocks:
         raise ConfigError(f"transformers names no blocks of {config.model_type}: it is not tuned with runtime.sharded")
     plan = dict.fromkeys((re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in blocks), "free_full_weight")
@@ -337,7 +336,8 @@ def render(tokenizer: Any, prompt: Prompt) -> str:
     for asked in (turns, [{"role": "user", "content": joined}]) if prompt.system else (turns[1:],):
         try:
             template = str(tokenizer.get_chat_template())
-            how = {"chat_template": ONE_DAY * ("strftime_now" in template) + template, "add_generation_prompt": True}
+            dated = ONE_DAY + template if "strftime_now" in template else template
+            how = {"chat_template": dated, "add_generation_prompt": True}
             text = str(tokenizer.apply_chat_template(asked, tokenize=False, **how))
         except Exception as error:  # a template is somebody's program
             problem = error

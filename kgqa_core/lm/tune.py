@@ -65,12 +65,12 @@ def tune(job: TuneJob, on_point: OnPoint = ignore, progress: Progress = ignore) 
         batches = data.draw_batches(tokens, section, seed=job.seed, num_processes=count)
         judged = data.dev_sample(tokens, section.dev_examples, job.seed)
         judging = {"rank": rank, "count": count, "batch_size": batches.shape[3]}
+        made_of = [key, section.model_dump(mode="json"), job.seed, job.device, count]
+        made_of += ["sharded"] if job.sharded else []
         journal = Journal(
             job,
             work / "states",
-            identity=hash_json(
-                [key, section.model_dump(mode="json"), job.seed, job.device, count] + job.sharded * ["sharded"]
-            ),
+            identity=hash_json(made_of),
             weights=tunable.weights,
             shares=tokens.shares(batches),
             judge=lambda: dev_losses(tunable, tokens, judged, **judging),

@@ -216,9 +216,8 @@ class DensePlanner:
         log_probs, sure = scores - log_sum(scores), np.minimum(np.exp(scores - log_sum(view.scores)), 1.0)
         rows = np.zeros((len(view.near), len(paths)), dtype=np.float32)
         rows[:, : len(places)] = self._model.targets[view.near][:, places].toarray()
-        first = spread_first(
-            np.exp(log_probs), view.weights, rows, num_plans=num_plans, strength=self._model.settings.spread
-        )
+        spread, probabilities = self._model.settings.spread, np.exp(log_probs)
+        first = spread_first(probabilities, view.weights, rows, num_plans=num_plans, strength=spread)
         return [Plan(paths[column], float(log_probs[column]), float(sure[column])) for column in first]
 
     def _beam(self, view: View, allowed: Callable[[LabelPath], Collection[str]]) -> dict[LabelPath, float]:

@@ -46,10 +46,8 @@ class TemplateControl:
 
     def answer(self, questions: Sequence[Question]) -> list[Prediction]:
         """Return one prediction per question: the entities reached, all with the same score."""
-        return [
-            answer_by_path(self.graph, question, self.pick_path(question), reenter_topic=self.reenter_topic)
-            for question in questions
-        ]
+        pairs = [(question, self.pick_path(question)) for question in questions]
+        return [answer_by_path(self.graph, *pair, reenter_topic=self.reenter_topic) for pair in pairs]
 
     def pick_path(self, question: Question) -> RelationPath | None:
         """Return the path to follow for a question; ``None`` where no known path leads anywhere."""

@@ -243,15 +243,10 @@ class Etd(System):
         whole = sum(scores) if self.settings.renormalise == "shown" else 1.0
         paths = [*explored.paths[:count], *[()] * count]
         names = self.search.entities
-        candidates = tuple(
-            Candidate(
-                names.name_of(entity),
-                score / whole if whole else 0.0,
-                tuple(render_triples(names, (step,)) for step in path),
-            )
-            for entity, score, path in zip(explored.candidates[:count], scores, paths, strict=False)
-        )
-        return ChooseCase(question.text, candidates=candidates)
+        shown = map(names.name_of, explored.candidates[:count])
+        shares = [score / whole if whole else 0.0 for score in scores]
+        facts = [tuple(render_triples(names, (step,)) for step in path) for path in paths]
+        return ChooseCase(question.text, candidates=tuple(map(Candidate, shown, shares, facts)))
 
     def _answer(self, question: Question, explored: Prediction, choice: Choice | ParseFailure) -> SystemAnswer:
         count = self.settings.num_candidates

@@ -284,10 +284,8 @@ def _checked(
     check_ranking(question.id, prediction.candidates, prediction.scores)
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
         raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
-    paths = tuple(
-        path if is_evidence(search.entities, path, entity) else ()
-        for entity, path in zip(prediction.candidates, prediction.paths, strict=False)
-    )
+    pairs = zip(prediction.candidates, prediction.paths, strict=False)
+    paths = tuple(path if is_evidence(search.entities, path, entity) else () for entity, path in pairs)
     num_invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))
     if num_invented:
         answer = replace(answer, prediction=replace(prediction, paths=paths))
