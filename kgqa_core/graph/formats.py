@@ -184,11 +184,12 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
     rejects: list[RawReject] = []
     for number, line in enumerate(lines, 1):
         if UNDECODED.search(line):
-            rejects.append(
-                (number, input_files.NOT_UTF8, line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-            )
+            shown = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            rejects.append((number, input_files.NOT_UTF8, shown))
             continue
-        found = MARK_INSIDE if line.startswith("\ufeff") else parse(number, line) if line.strip() else None
+        if not line.strip():
+            continue
+        found = MARK_INSIDE if line.startswith("\ufeff") else parse(number, line)
         if isinstance(found, str):
             cut_off = found == unfinished and number == len(lines) and not complete
             rejects.append((number, input_files.TRUNCATED if cut_off else found, line))
