@@ -75,9 +75,9 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
         return Wording()
     masked = sorted({question.masked for question in linked})
     texts = [words_of(text.replace(TOPIC, " ")) for text in masked]
-    mentions = Counter(question.masked.count(TOPIC) for question in linked)
-    wanted = SEVERAL * len(linked)
-    several = [count for count in mentions if sum(mentions[more] for more in mentions if more >= count) >= wanted]
+    num_topics = [question.masked.count(TOPIC) for question in linked]
+    # A number of topics is usual where a share SEVERAL of the questions has so many, or more.
+    usual = [num for num in set(num_topics) if sum(other >= num for other in num_topics) >= SEVERAL * len(linked)]
     seen = {(question.masked, _relations_around(index.graph, question.topics[0])) for question in linked}
     surroundings = Surroundings(len(seen), Counter(), Counter(), Counter())
     for text, around in seen:
@@ -89,7 +89,7 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
         rows=frozenset(row for found in index.find(texts) for name in found for row in name.rows),
         words=frozenset(word for words in texts for word, _, _ in words),
         cased=sum(question.text != question.text.lower() for question in linked) >= CASED * len(linked),
-        max_mentions=max(several, default=1) or 1,
+        max_mentions=max(usual, default=1) or 1,
         surroundings=surroundings,
     )
 
