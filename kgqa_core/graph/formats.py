@@ -124,8 +124,7 @@ def list_chunks(
 ) -> list[Chunk]:
     """Cut ``path`` into chunks of about ``chunk_bytes``, whose parts lie in ``parts``; a gzip may be unpacked there.
 
-    A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records. Raises
-    InputError when a Parquet file is none, a file lacks a column, or its first line may or may not be a header.
+    Raises InputError when a Parquet file is none, a file lacks a column, or its first line may be a header.
     """
     opened = open_format(format)
     if opened.unpacks and path.suffix == ".gz":
@@ -210,28 +209,23 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
     is_header = layout.header
     if is_header is None:
         is_header = first.fields == list(columns) or any(isinstance(column, str) for column in layout.columns)
-    if columns == TRIPLE_COLUMNS:
-        _require_clear_header(path, first, layout, is_header)
-    if is_header and first.number > 1:
-        raise InputError(
-            f"graph file: {path}: its columns are named in line {first.number}. Remove the lines before it."
-        )
+    if columns == TRIPLE_COLUMNS and (guess := guess_columns(first.fields)):
+        _require_clear_header(path, first, guess, layout, is_header)
+    if is_header and (number := first.number) > 1:
+        raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
     if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([line.fields for line in lines]):
         raise InputError(f"graph file: {path.name}:{first.number}: an empty last column: give it columns: [1, 2, 3]")
-    if not layout.columns:
-        return Fields(tuple(range(len(columns))), len(columns), separator, is_header)
-    places = _places(path, layout.columns, first.fields) if lines else tuple(range(len(columns)))
-    return Fields(places, len(first.fields), separator, is_header)
+    places = _places(path, layout.columns, first.fields) if layout.columns and lines else tuple(range(len(columns)))
+    return Fields(places, len(first.fields) if layout.columns else len(columns), separator, is_header)
 
 
-def _require_clear_header(path: Path, first: FirstLine, layout: Layout, is_header: bool) -> None:
-    """Raise InputError where the first line of a file of triples looks like a header that has to be explained."""
-    names, guess = first.fields, guess_columns(first.fields)
-    if guess is None:
-        return
+def _require_clear_header(
+    path: Path, first: FirstLine, guess: tuple[int, ...], layout: Layout, is_header: bool
+) -> None:
+    """Raise InputError where the first line, a header by ``guess_columns``, has to be explained."""
     if first.text.startswith("?") and layout.header is not False:
         raise InputError(f"{path}: results of SPARQL as TSV: quotes and languages stand around the texts. Ask for CSV")
-    in_order = guess == (0, 1, 2)
+    names, in_order = first.fields, guess == (0, 1, 2)
     # A header is in doubt where it names its columns in another order; any other line where nobody said what it is.
     in_doubt = not in_order if is_header else layout.header is None
     if layout.columns or not in_doubt:

@@ -22,41 +22,32 @@ class FirstLine(NamedTuple):
     fields: list[str]
 
 
-class _Heading(NamedTuple):
-    """The name of a column in its parts; of ``Subject_1_label`` they are in the comments."""
-
-    word: str  # the first word, in lower case: subject
-    stem: str  # the first word and its number, which columns of the same thing share: subject1
-    kind: list[str]  # the other words, which say what of the thing the column holds: label
-
-
 def guess_columns(names: Sequence[str], *, ids: bool = False) -> tuple[int, ...] | None:
     """Return where head, relation and tail are, by what a header may call them; None where it is no header.
 
     Where it has names of heads and of tails beside ids (``subject_id,subject``), names are meant, unless ``ids``. A
     column called as one before it is of something else (``entity,relation,entity``).
     """
-    headings = []
+    words, stems, kinds = [], [], []  # of each column; of "Subject_1_label": "subject", "subject1", ["label"]
     for place, name in enumerate(names):
         (word, number), *others = WORD.findall(name) or [("", "")]
-        stem = word.casefold() + number + "'" * names[:place].count(name)  # columns of one name have stems of their own
-        headings.append(_Heading(word.casefold(), stem, [other.casefold() for other, _ in others]))
+        words.append(word.casefold())
+        stems.append(word.casefold() + number + "'" * names[:place].count(name))  # equal names get stems of their own
+        kinds.append([other.casefold() for other, _ in others])
     places: list[int] = []
     for known in (WORDS_OF_HEADS, WORDS_OF_RELATIONS, WORDS_OF_TAILS):
-        fitting = [place for place, one in enumerate(headings) if one.word in known and place not in places]
+        fitting = [place for place, word in enumerate(words) if word in known and place not in places]
         if not fitting:
             return None
-        used_stems = {headings[place].stem for place in places}
-        of_other_things = [place for place in fitting if headings[place].stem not in used_stems]
+        used_stems = {stems[place] for place in places}
+        of_other_things = [place for place in fitting if stems[place] not in used_stems]
         places.append((of_other_things or fitting)[0])
-    if ids:
-        return tuple(places)
-    stems = [headings[place].stem for place in places]
-    for kind in (["label"], ["name"], []):
-        of_kind = [place for place, heading in enumerate(headings) if heading.kind == kind]
-        place_of = {headings[place].stem: place for place in reversed(of_kind)}  # the first one of a stem stays
-        named = tuple(place_of.get(stem, place) for stem, place in zip(stems, places, strict=True))
-        if stems[0] in place_of and stems[2] in place_of and len(set(named)) == len(named):
+    for kind in () if ids else (["label"], ["name"], []):
+        of_kind = [place for place in range(len(names)) if kinds[place] == kind]
+        place_of = {stems[place]: place for place in reversed(of_kind)}  # the first one of a stem stays
+        named = tuple(place_of.get(stems[place], place) for place in places)
+        head, _, tail = named
+        if kinds[head] == kinds[tail] == kind and len(set(named)) == len(named):
             return named
     return tuple(places)
 
@@ -71,9 +62,3 @@ def num_alike(lines: Sequence[Sequence[str]]) -> int:
     if not lines or not (len(lines[0]) == 3 or guess_columns(lines[0]) or ends_empty(lines)):
         return 0
     return sum(len(line) == len(lines[0]) for line in lines)
-
-
-def differ_in_numbers(first: Sequence[str], second: Sequence[str]) -> bool:
-    """Say whether a field is like the one below it but for its numbers: "Node 1" above "Node 7" is no header."""
-    pairs = [[re.sub(r"\d+", "0", field) for field in pair] for pair in zip(first, second, strict=False)]
-    return any("0" in above and above == below for above, below in pairs)
