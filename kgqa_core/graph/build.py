@@ -289,10 +289,7 @@ def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]
 
 
 def write_facts(report: Any, path: Path) -> None:
-    """Write a report as JSON without its counts per relation.
-
-    These stand in relations.parquet, and thousands of them would be read whenever the graph is opened.
-    """
+    """Write a report as JSON without its counts per relation, maybe thousands, which relations.parquet has."""
     facts = {name: value for name, value in asdict(report).items() if name != "triples_per_relation"}
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
 

@@ -319,8 +319,7 @@ def _cure_of_all(first: Sequence[dict[str, Any]], section: str) -> str:
     """Return what to do where every row was rejected, by the ``first`` of them."""
     reason = first[0]["reason"]
     if json_list := LISTED.match("".join(row["text"] for row in first)):
-        key = json_list[1] or ""  # that the object has the list under; none where the file is the list
-        split = f"jq -c '.{key}[]' old.json > new.jsonl"
+        split = f"jq -c '.{json_list[1] or ''}[]' old.json > new.jsonl"  # [1]: the key of the list, where it has one
         return f"Is {first[0]['file']} one JSON list? Make a line of each object: {split}"
     if reason in UNLINKED:
         return "The graph calls things otherwise, or by ids: docs/own-data.md says where names come from"

@@ -79,10 +79,7 @@ def gold_hops(
     reenter_topic: bool,
     subgraphs: Subgraphs | None = None,
 ) -> list[Hops]:
-    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
-
-    Questions that share their topics share one search.
-    """
+    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``."""
     explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(asked):

@@ -193,10 +193,7 @@ class Resolver:
         self._relations = {called: relation for relation, called in given if called is not None}
 
     def resolve(self, raw: RawQuestion, split: Split | None, loaded: Loaded) -> Question | Fault:
-        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``.
-
-        Where ``split`` is None, a hash of ``split_key`` decides.
-        """
+        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
         if split is None:  # before anything is asked of the graph
             split = split_of(split_key(raw, loaded))
         name_of = self.graph.name_of
