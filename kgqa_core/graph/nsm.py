@@ -73,7 +73,10 @@ Parse = Callable[[Any], QuestionLine | str]  # of what a line or row holds: what
 
 
 def parse_line(line: str, parse: Parse) -> QuestionLine | str:
-    """Return what a line of JSON says, or why it cannot be used: graph, subgraphs and questions all use this."""
+    """Return what a line of JSON says, or why it cannot be used.
+
+    The graph, the subgraphs and the questions are read by the same functions, so all three use the same lines.
+    """
     try:
         record = JSON.validate_json(line)
     except ValueError:

@@ -112,7 +112,10 @@ def open_subgraphs(folder: Path) -> Subgraphs:
 
 @dataclass(frozen=True, slots=True)
 class SearchGraph:
-    """A graph to search, what its entities are called, and how far a search goes. Implements ``render.Names``."""
+    """A graph to search, what its entities are called, and how far a search goes. Implements ``render.Names``.
+
+    Planners, systems and those who play a language model all search this one view.
+    """
 
     graph: KnowledgeGraph  # that is walked
     entities: KnowledgeGraph  # that names are looked up in; the same but for subgraphs

@@ -79,7 +79,10 @@ def gold_hops(
     reenter_topic: bool,
     subgraphs: Subgraphs | None = None,
 ) -> list[Hops]:
-    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``."""
+    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
+
+    Questions that share their topics share one search.
+    """
     explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(asked):

@@ -162,7 +162,10 @@ def _changed_triples(
 
 
 def name_coverage(folder: Path) -> float | None:
-    """Return the percentage of entities but literals with a name in the wanted language; None: no names were given."""
+    """Return the percentage of entities with a name in the wanted language; None where no names were given.
+
+    Literals are names themselves, and do not count.
+    """
     facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     kinds = facts.get("kinds") or {}
     num_nodes = sum(kinds.values()) - kinds.get("literal", 0)

@@ -193,7 +193,10 @@ class Resolver:
         self._relations = {called: relation for relation, called in given if called is not None}
 
     def resolve(self, raw: RawQuestion, split: Split | None, loaded: Loaded) -> Question | Fault:
-        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
+        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``.
+
+        Where ``split`` is None, a hash of ``split_key`` decides.
+        """
         if split is None:  # before anything is asked of the graph
             split = split_of(split_key(raw, loaded))
         name_of = self.graph.name_of

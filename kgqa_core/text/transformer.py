@@ -95,7 +95,10 @@ def batches_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
 
 
 class FolderEncoder:
-    """A transformers folder with mean pooling and unit rows. The first ``encode`` that has a text loads the weights."""
+    """A transformers folder with mean pooling and unit rows; ``local_encoder`` and ``minilm_encoder`` make them.
+
+    The weights are loaded by the first ``encode`` that has a text.
+    """
 
     def __init__(
         self, dim: int, find_folder: Callable[[], Path], identify: Callable[[], str], pooling: Pooling = "last"
@@ -192,7 +195,10 @@ def content_files(folder: Path) -> list[Path]:
 
 
 def minilm_encoder(folder: Path | None = None) -> FolderEncoder:
-    """Return all-MiniLM-L6-v2 of ``folder``, or of the installed package; the first ``encode`` checks its weights."""
+    """Return all-MiniLM-L6-v2 out of ``folder``, or of the installed package; the first ``encode`` checks its weights.
+
+    The hash in its name is the one that is checked.
+    """
     return FolderEncoder(DIM, lambda: checked_minilm(folder), lambda: f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}")
 
 
