@@ -29,7 +29,8 @@ NUM_ALIKE = 5  # by so many questions of each: one alone may be explained by cha
 ENOUGH = 1.0  # points of F1 that a longer path must bring
 MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
 FEW, MANY = 1_000, 5_000  # training questions: small batches below; from there on dev chooses
-SEPARATORS = {"\t": "tsv", "|": "wikimovies", ",": "csv", ";": "csv"}
+FORMAT_OF = {"\t": "tsv", "|": "wikimovies", ",": "csv", ";": "csv"}  # by the sign between the fields of a line
+SEPARATOR_OF = {"tsv": "\t", "wikimovies": "|", "csv": ","}
 LINES_TRIED = 99  # of a CSV file, whose delimiter is looked for
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 
@@ -171,7 +172,8 @@ def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
 def graph_format(path: Path) -> str:
     """Return the format of triples, a file or a folder, by name or else first line; ConfigError where nothing fits."""
     from kgqa_core.errors import ConfigError, shorten
-    from kgqa_core.graph.formats import first_fields, guess_columns
+    from kgqa_core.graph.formats import first_fields
+    from kgqa_core.graph.header import guess_columns
     from kgqa_core.graph.input_files import require_file
     from kgqa_core.profiles import SYNTAXES
 
@@ -179,17 +181,20 @@ def graph_format(path: Path) -> str:
         last = Path(one.name.lower().removesuffix(".gz")).suffix
         return SUFFIXES.get(last, "rdf" if last in SYNTAXES else "")
 
-    found = {named(one) for one in path.iterdir()} - {""} if path.is_dir() else {named(path)} - {"", "tsv"}
-    found = found & {"parquet", "rdf"} or found  # beside which a table may be a note
+    parts, unclear = (path.iterdir(), {""}) if path.is_dir() else ([path], {"", "tsv"})  # a .tsv may have other signs
+    found = {named(part) for part in parts} - unclear
+    found = found & {"parquet", "rdf"} or found  # a table beside files of these may be a note
     if len(found) == 1:
         return found.pop()
     require_file(path, what="triples")
-    number, first, _ = next(iter(first_fields(path, "\t", quotes=False)), (0, "", []))
-    for mark, form in SEPARATORS.items() if not first.startswith(('{"', '["', "[{")) else ():  # JSON has commas, too
-        if first.count(mark) == 2 or guess_columns(first.split(mark)):
+    lines = first_fields(path, "\t", quotes=False)
+    if not lines:
+        return "tsv"  # the file is empty, and building the graph says so
+    first = lines[0].text
+    may_be_fields = not first.startswith(('{"', '["', "[{"))  # JSON has commas, too
+    for separator, form in FORMAT_OF.items():
+        if may_be_fields and (first.count(separator) == 2 or guess_columns(first.split(separator))):
             return form
-    if not number:
-        return "tsv"  # it is empty, which whoever builds it says
     cure = "a line is to hold head, relation and tail, with TABs between them. docs/own-data.md shows all formats"
     if first.startswith(("{", "[")):
         cure = "JSON is not read: make lines of head, relation and tail of it, or of JSON-LD N-Triples"
@@ -203,29 +208,31 @@ def header_of(path: Path, form: str, *, ids: bool = False) -> dict[str, Any]:
 
     Empty where the first line is a triple, or as the format expects. ``ids``: as of ``guess_columns``.
     """
-    from kgqa_core.graph.formats import TRIPLE_COLUMNS, ends_empty, first_fields, guess_columns, open_parquet
+    from kgqa_core.graph.formats import TRIPLE_COLUMNS, first_fields, open_parquet
+    from kgqa_core.graph.header import ends_empty, guess_columns, num_alike
 
-    found: dict[str, Any] = {}
+    found, lines = dict[str, Any](), list[list[str]]()
     path = _first_part(path, form)
     if form == "parquet":
         lines = [open_parquet(path).schema_arrow.names]
     elif form == "csv":
-        read = {mark: [fields for *_, fields in first_fields(path, mark, True, LINES_TRIED)] for mark in ",;\t|"}
-        delimiter = max(read, key=lambda mark: _num_alike(read[mark]))  # of equals the comma
-        found, lines = {"delimiter": delimiter} if delimiter != "," else {}, read[delimiter]
-    else:
-        separator = next((mark for mark, one in SEPARATORS.items() if one == form), "")
-        lines = [fields for *_, fields in first_fields(path, separator, False, 2)] if separator else []
+        cut = {sign: [line.fields for line in first_fields(path, sign, True, LINES_TRIED)] for sign in ",;\t|"}
+        delimiter = max(cut, key=lambda sign: num_alike(cut[sign]))  # the comma, where several fit equally well
+        lines = cut[delimiter]
+        if delimiter != ",":
+            found["delimiter"] = delimiter
+    elif form in SEPARATOR_OF:
+        lines = [line.fields for line in first_fields(path, SEPARATOR_OF[form], False, 2)]
     names = lines[0] if lines else []
     places = guess_columns(names, ids=ids)
     if places is None or names == list(TRIPLE_COLUMNS):
         return found | ({"columns": [1, 2, 3]} if ends_empty(lines) else {})
-    both = [[re.sub(r"\d+", "0", name) for name in line] for line in lines[:2]]
-    if any("0" in one and one == other for one, other in zip(both[0], both[-1], strict=False)) and len(both) > 1:
+    alike = [[re.sub(r"\d+", "0", field) for field in line] for line in lines[:2]]
+    if len(alike) == 2 and any("0" in above and above == below for above, below in zip(*alike, strict=False)):
         return found | {"header": False}  # "Node 1" above "Node 7" is no header
     if places == tuple(range(len(names))) and form != "parquet":
         return found | {"header": True}
-    if len({*names}) < len(names) and form != "parquet":  # "entity" twice
+    if len(set(names)) < len(names) and form != "parquet":  # columns of one name are told apart by their place
         return found | {"header": True, "columns": [place + 1 for place in places]}
     return found | {"columns": [names[place] for place in places]}
 
@@ -248,28 +255,23 @@ def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> Iterato
     form, path = graph["format"], _first_part(path, graph["format"])
     for name in ("wikidata", "freebase") if form == "rdf" else ():
         starts = tuple(f"<{one}" for one in PROFILES[name].namespaces)
-        if any(line.startswith(starts) for _, line, _ in first_fields(path, "\t", False, LINES_TRIED)):
+        if any(line.text.startswith(starts) for line in first_fields(path, "\t", False, LINES_TRIED)):
             yield f"the dump is of {name}: format: {name} and hops: null in dataset.graph read it as it is meant"
     read, by_id = graph.get("columns"), header_of(path, form, ids=True).get("columns")
     if read != by_id and not has_names:
-        listed = (", ".join(map(str, some)) for some in (read, [one for one in by_id if one not in read]))
+        of_names = ", ".join(map(str, read))
+        of_ids = ", ".join(str(column) for column in by_id if column not in read)
         yield (
-            f"read are the names in the columns {next(listed)}, not the ids in {next(listed)}. Entities of one name "
+            f"read are the names in the columns {of_names}, not the ids in {of_ids}. Entities of one name "
             "become one. If they must not, give --names FILE, with lines of id and name: then the ids are read"
         )
-    mark = graph.get("delimiter") or next((mark for mark, one in SEPARATORS.items() if one == form), "")
-    lines = [fields for *_, fields in first_fields(path, mark, form == "csv", LINES_TRIED)] if mark else []
-    ends = [next((field for field in line if field.strip() not in ("", field)), "") for line in lines[1:] or lines]
-    if ends and all(ends):
-        yield f"blanks around a field count: {ends[0]!r} is not {ends[0].strip()!r}. Remove those that you do not mean"
-
-
-def _num_alike(lines: Sequence[Sequence[str]]) -> int:
-    """Return how many lines have as many fields as the first, where that may be a triple or a header."""
-    from kgqa_core.graph.formats import ends_empty, guess_columns
-
-    is_one = lines and (len(lines[0]) == 3 or guess_columns(lines[0]) or ends_empty(lines))
-    return sum(len(line) == len(lines[0]) for line in lines) if is_one else 0
+    separator = graph.get("delimiter") or SEPARATOR_OF.get(form)
+    lines = first_fields(path, separator, form == "csv", LINES_TRIED) if separator else []
+    below = lines[1:] or lines  # the first may be a header
+    padded = [[field for field in line.fields if field.strip() not in ("", field)] for line in below]
+    if padded and all(padded):
+        one = padded[0][0]
+        yield f"blanks around a field count: {one!r} is not {one.strip()!r}. Remove those that you do not mean"
 
 
 def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
@@ -303,9 +305,8 @@ def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
         *_, shorter, longer = mean_f1(TRIED + 1, reenter_topic=reenter, num=NUM_FEW)
         f1 += [f1[-1] + longer - shorter] if longer - shorter > FAR_GAIN else []
     steps = next(length for length, value in enumerate(f1, 1) if value >= f1[-1] - ENOUGH)
-    return Walk(
-        sum(len(group) for _, kind in kinds for group in kind), tuple(f1), steps, len(own), len(usable), reenter
-    )
+    num_looked_at = sum(len(group) for _, groups in kinds for group in groups)
+    return Walk(num_looked_at, tuple(f1), steps, len(own), len(usable), reenter)
 
 
 def _best_f1(

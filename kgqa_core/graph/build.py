@@ -92,9 +92,10 @@ def build_graph(
     paths = [path] if isinstance(path, Path) else list(path)
     for file in paths:
         input_files.require_file(file, what="graph file")
-    starts = [(file, line) for file in paths if layout.header for _, line, _ in formats.first_fields(file, "\t", False)]
-    if other := next((file for file, line in starts if line != starts[0][1]), None):
-        raise InputError(f"{other}: its first line is not the header of {starts[0][0]}. Give all files it, or none")
+    headers = [(file, line.text) for file in paths if layout.header for line in formats.first_fields(file, "\t", False)]
+    for file, header in headers:
+        if header != headers[0][1]:
+            raise InputError(f"{file}: its first line is not the header of {headers[0][0]}. Give all files it, or none")
     if names is not None:
         input_files.require_file(names, what="names file")
     for shard in out_dir.glob("triples-*.parquet"):  # of a killed build, which this one might not overwrite
@@ -121,9 +122,14 @@ def build_graph(
 
 def _names_layout(path: Path) -> tuple[str, Layout]:
     """Return format and layout of a file of names; a .csv has the delimiter that cuts its first line in two."""
-    cut = {mark: formats.first_fields(path, mark, True) for mark in "\t,;" if ".csv" in path.suffixes[-2:]}
-    mark = next((mark for mark, lines in cut.items() if lines and len(lines[0][2]) == 2), "\t")
-    return "parquet" if path.suffix == ".parquet" else "tsv" if mark == "\t" else "csv", Layout(delimiter=mark)
+    delimiter = "\t"
+    if ".csv" in path.suffixes[-2:]:  # also .csv.gz
+        cut = {sign: formats.first_fields(path, sign, quotes=True) for sign in "\t,;"}
+        fitting = [sign for sign, lines in cut.items() if lines and len(lines[0].fields) == 2]
+        delimiter = fitting[0] if fitting else "\t"
+    if path.suffix == ".parquet":
+        return "parquet", Layout(delimiter=delimiter)
+    return "tsv" if delimiter == "\t" else "csv", Layout(delimiter=delimiter)
 
 
 def _parse(
@@ -283,10 +289,7 @@ def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]
 
 
 def write_facts(report: Any, path: Path) -> None:
-    """Write a report as JSON without its counts per relation.
-
-    These stand in relations.parquet, and thousands of them would be read whenever the graph is opened.
-    """
+    """Write a report as JSON without its counts per relation, maybe thousands, which relations.parquet has."""
     facts = {name: value for name, value in asdict(report).items() if name != "triples_per_relation"}
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
 

@@ -26,6 +26,7 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import GRAPH_FORMATS, Layout, open_entry
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph import input_files
+from kgqa_core.graph.header import FirstLine, ends_empty, guess_columns
 from kgqa_core.types import Reject
 
 TRIPLE_COLUMNS = ("head", "relation", "tail")
@@ -38,12 +39,6 @@ WRONG_FIELDS = "wrong number of fields"
 BAD_QUOTES = "malformed quotes"
 UNDECODED = re.compile("[\udc80-\udcff]")
 MARK_INSIDE = "byte order mark inside the file"
-HEADER_WORDS = (  # how columns of heads, relations and tails are called: the first word of such a name
-    {"head", "subject", "subj", "source", "src", "from", "start", "entity", "node", "item", "h", "s"},
-    {"relation", "relationship", "predicate", "property", "attribute", "edge", "pred", "prop", "rel", "type", "label"}
-    | {"verb", "p", "r"},
-    {"tail", "object", "obj", "target", "dest", "dst", "to", "end", "value", "entity", "node", "t", "o"},
-)
 PLAIN = Layout()
 FIRST_BYTES = 2**20  # of a file: the first line is looked for there
 
@@ -129,8 +124,7 @@ def list_chunks(
 ) -> list[Chunk]:
     """Cut ``path`` into chunks of about ``chunk_bytes``, whose parts lie in ``parts``; a gzip may be unpacked there.
 
-    A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records. Raises
-    InputError when a Parquet file is none, a file lacks a column, or its first line may or may not be a header.
+    Raises InputError when a Parquet file is none, a file lacks a column, or its first line may be a header.
     """
     opened = open_format(format)
     if opened.unpacks and path.suffix == ".gz":
@@ -189,11 +183,12 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
     rejects: list[RawReject] = []
     for number, line in enumerate(lines, 1):
         if UNDECODED.search(line):
-            rejects.append(
-                (number, input_files.NOT_UTF8, line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-            )
+            shown = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            rejects.append((number, input_files.NOT_UTF8, shown))
             continue
-        found = MARK_INSIDE if line.startswith("\ufeff") else parse(number, line) if line.strip() else None
+        if not line.strip():
+            continue
+        found = MARK_INSIDE if line.startswith("\ufeff") else parse(number, line)
         if isinstance(found, str):
             cut_off = found == unfinished and number == len(lines) and not complete
             rejects.append((number, input_files.TRUNCATED if cut_off else found, line))
@@ -206,64 +201,55 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
     """Return where a file of lines has its columns; InputError where nobody can tell whether its first line is one."""
     separator = layout.delimiter or separator
     lines = first_fields(path, separator, quotes, most=2)
-    number, first, names = next(iter(lines), (0, "", []))
-    rows = [list(map(str.strip, _split(row, separator, quotes) or [])) for row in first.split("\r")]
-    if sum(len(row) >= len(columns) and all(row) for row in rows) > 1:
+    first = lines[0] if lines else FirstLine(0, "", [])
+    rows = [_split(row, separator, quotes) or [] for row in first.text.split("\r")]
+    whole_rows = [row for row in rows if len(row) >= len(columns) and all(field.strip() for field in row)]
+    if len(whole_rows) > 1:
         raise InputError(f"{path}: its lines end in carriage returns alone. Try tr '\\r' '\\n' < {path.name} > new.txt")
-    plain, guess = tuple(range(len(columns))), guess_columns(names) if columns == TRIPLE_COLUMNS else None
-    is_header = (names == list(columns) or str in map(type, layout.columns)) if layout.header is None else layout.header
-    if guess and first.startswith("?") and layout.header is not False:
-        raise InputError(f"{path}: results of SPARQL as TSV: quotes and languages stand around the texts. Ask for CSV")
-    if guess and not layout.columns and (guess != plain if is_header else layout.header is None):
-        alike = len({*names}) < len(names)  # then columns go by place
-        listed = ", ".join(str(place + 1) if alike else names[place] for place in guess)
-        is_all = guess == plain and len(names) == len(plain)
-        named = "header: true" if is_all else f"{'header: true, ' * alike}columns: [{listed}]"
-        found = f"graph file: {path.name}:{number} looks like a header: {shorten(first)}. Give dataset.graph"
-        raise InputError(f"{found} {named} (it names the columns), or header: false (it is a triple)")
-    if is_header and number > 1:
+    is_header = layout.header
+    if is_header is None:
+        is_header = first.fields == list(columns) or any(isinstance(column, str) for column in layout.columns)
+    if columns == TRIPLE_COLUMNS and (guess := guess_columns(first.fields)):
+        _require_clear_header(path, first, guess, layout, is_header)
+    if is_header and (number := first.number) > 1:
         raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
-    if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([fields for *_, fields in lines]):
-        raise InputError(f"graph file: {path.name}:{number}: an empty last column: give it columns: [1, 2, 3]")
-    places = _places(path, layout.columns, names) if layout.columns and number else plain
-    return Fields(places, len(names) if layout.columns else len(plain), separator, is_header)
+    if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([line.fields for line in lines]):
+        raise InputError(f"graph file: {path.name}:{first.number}: an empty last column: give it columns: [1, 2, 3]")
+    places = _places(path, layout.columns, first.fields) if layout.columns and lines else tuple(range(len(columns)))
+    return Fields(places, len(first.fields) if layout.columns else len(columns), separator, is_header)
 
 
-def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> list[tuple[int, str, list[str]]]:
-    """Return number, text and fields of the first ``most`` lines of a file, or gzip, that are not blank."""
+def _require_clear_header(
+    path: Path, first: FirstLine, guess: tuple[int, ...], layout: Layout, is_header: bool
+) -> None:
+    """Raise InputError where the first line, a header by ``guess_columns``, has to be explained."""
+    if first.text.startswith("?") and layout.header is not False:
+        raise InputError(f"{path}: results of SPARQL as TSV: quotes and languages stand around the texts. Ask for CSV")
+    names, in_order = first.fields, guess == (0, 1, 2)
+    # A header is in doubt where it names its columns in another order; any other line where nobody said what it is.
+    in_doubt = not in_order if is_header else layout.header is None
+    if layout.columns or not in_doubt:
+        return
+    if in_order and len(names) == len(guess):
+        cure = "header: true"
+    elif len(set(names)) < len(names):  # columns of one name are told apart by their place
+        cure = f"header: true, columns: [{', '.join(str(place + 1) for place in guess)}]"
+    else:
+        cure = f"columns: [{', '.join(names[place] for place in guess)}]"
+    raise InputError(
+        f"graph file: {path.name}:{first.number} looks like a header: {shorten(first.text)}. "
+        f"Give dataset.graph {cure} (it names the columns), or header: false (it is a triple)"
+    )
+
+
+def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> list[FirstLine]:
+    """Return the first ``most`` lines of a file, or gzip, that are not blank; none where it is empty."""
     with path.open("rb") as file, input_files.open_maybe_gzip(file, is_gzip=path.suffix == ".gz") as text:
         start = text.read(FIRST_BYTES)
     input_files.require_text(start, path)
     lines, _ = split_lines(start.removeprefix(input_files.BYTE_ORDER_MARK))
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    return [(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
-
-
-def guess_columns(names: Sequence[str], *, ids: bool = False) -> tuple[int, ...] | None:
-    """Return where head, relation and tail are, by what a header may call them; None where it is no header.
-
-    Where it has names of heads and of tails beside ids (``subject_id,subject``), names are meant, unless ``ids``. A
-    column called as one before it is of something else (``entity,relation,entity``).
-    """
-    words = [re.findall(r"([A-Z]+(?![a-z])|[A-Z]?[a-z]+)_?(\d*)", name) or [("", "")] for name in names]
-    stems = ["".join(first).casefold() + "'" * names[:n].count(names[n]) for n, (first, *_) in enumerate(words)]
-    kinds = [[word.casefold() for word, _ in rest] for _, *rest in words]
-    places: list[int] = []
-    for known in HEADER_WORDS:
-        fit = [n for n, (first, *_) in enumerate(words) if first[0].casefold() in known and n not in places]
-        if not fit:
-            return None
-        places.append(min(fit, key=lambda n: stems[n] in {stems[at] for at in places}))
-    for kind in () if ids else (["label"], ["name"], []):
-        named = [next((n for n in range(len(names)) if (stems[n], kinds[n]) == (stems[at], kind)), at) for at in places]
-        if kinds[named[0]] == kinds[named[2]] == kind and len({*named}) == len(named):
-            return tuple(named)
-    return tuple(places)
-
-
-def ends_empty(lines: Sequence[Sequence[str]]) -> bool:
-    """Say whether each line holds a triple and, behind a last separator, nothing."""
-    return bool(lines) and all([bool(field.strip()) for field in line] == [True, True, True, False] for line in lines)
+    return [FirstLine(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
 
 
 def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> tuple[int, ...]:

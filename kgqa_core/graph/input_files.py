@@ -83,13 +83,15 @@ def magic_of(start: bytes) -> str | None:
 
 def require_text(start: bytes, path: Path) -> None:
     """Raise InputError where a file that begins like this is packed, or in UTF-16."""
-    name, halves = magic_of(start), (start[:WIDE_BYTES:2], start[1:WIDE_BYTES:2])
+    name = magic_of(start)
     if name == "zip" and path.suffix.lower() in (".xlsx", ".xlsm", ".ods"):
         raise InputError(f"{path} is a spreadsheet. Export its sheet as CSV in UTF-8.")
     with suppress(UnicodeDecodeError):
         codecs.utf_8_decode(start[:START_BYTES])  # the last character may be cut
-        # Letters of Latin in UTF-16 without a mark: zeros in every second place, and in no other, are UTF-8, too.
-        name = "UTF-16" if any(set(half) == {0} and all(other) for half, other in (halves, halves[::-1])) else None
+        # UTF-16 without a mark may pass as UTF-8, too. Of Latin letters every second byte is zero, and no other is.
+        even, odd = start[:WIDE_BYTES:2], start[1:WIDE_BYTES:2]
+        is_wide = (set(even) == {0} and all(odd)) or (set(odd) == {0} and all(even))
+        name = "UTF-16" if is_wide else None
     if name:
         raise InputError(f"{path} is {name}. Repack it as plain UTF-8, or check its format and suffix.")
 
@@ -301,21 +303,29 @@ def check_rejects(
         return
     first = list(islice((row for table in rejects for row in table.slice(0, NUM_SHOWN).to_pylist()), NUM_SHOWN))
     shown = "; ".join(f"{row['file']}:{row['line']}: {row['reason']}: {shorten(row['text'], 80)}" for row in first)
-    share, enough = 100 * num_rejects / num_rows, math.ceil(1000 * num_rejects / num_rows) / 1000
-    told = f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %)"
-    cure = f"Mend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
     if num_rejects == num_rows:
         told = f"none of {num_rows} rows can be used"
-        cure = f"Is the file what {section} says it is? docs/own-data.md shows the lines of each format"
-        if inside := LISTED.match("".join(row["text"] for row in first)):
-            cure = f"jq -c '.{inside[1] or ''}[]' old.json > new.jsonl"
-            cure = f"Is {first[0]['file']} one JSON list? Make a line of each object: {cure}"
-        elif (section, first[0]["reason"]) == ("dataset.questions", "not JSON"):
-            cure += ', such as {"question": "Who is it?", "answers": ["a name"]} of jsonl'
-        elif (section, first[0]["reason"]) == ("dataset.graph", "wrong number of fields"):
-            cure += ". dataset.graph.columns says which of more fields are a triple: [1, 2, 3]; names have two"
-        elif first[0]["reason"] in UNLINKED:
-            cure = "The graph calls things otherwise, or by ids: docs/own-data.md says where names come from"
+        cure = _cure_of_all(first, section)
+    else:
+        percent, enough = 100 * num_rejects / num_rows, math.ceil(1000 * num_rejects / num_rows) / 1000
+        told = f"{num_rejects} of {num_rows} rows rejected ({percent:.3g} %, allowed {100 * max_ratio:.3g} %)"
+        cure = f"Mend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
     if any(row["reason"] == NOT_UTF8 for row in first):
         cure += ". If they are Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 old > new"
     raise InputError(f"{told}; the first:\n  {shown}\n{cure}")
+
+
+def _cure_of_all(first: Sequence[dict[str, Any]], section: str) -> str:
+    """Return what to do where every row was rejected, by the ``first`` of them."""
+    reason = first[0]["reason"]
+    if json_list := LISTED.match("".join(row["text"] for row in first)):
+        split = f"jq -c '.{json_list[1] or ''}[]' old.json > new.jsonl"  # [1]: the key of the list, where it has one
+        return f"Is {first[0]['file']} one JSON list? Make a line of each object: {split}"
+    if reason in UNLINKED:
+        return "The graph calls things otherwise, or by ids: docs/own-data.md says where names come from"
+    cure = f"Is the file what {section} says it is? docs/own-data.md shows the lines of each format"
+    if section == "dataset.questions" and reason == "not JSON":
+        cure += ', such as {"question": "Who is it?", "answers": ["a name"]} of jsonl'
+    elif section == "dataset.graph" and reason == "wrong number of fields":
+        cure += ". dataset.graph.columns says which of more fields are a triple: [1, 2, 3]; names have two"
+    return cure

@@ -176,7 +176,7 @@ def join_blocks(
         unused_filters=list(unused_filters),
     )
     shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
-    # Last: opening reads it first.
+    # This file is written last and read first: where it is there, the folder is whole.
     (out_dir / FACTS_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     return report
 

@@ -107,8 +107,7 @@ class QuestionFile:
         return f"{folder}/{self.path.name}" if folder else self.path.name
 
 
-Reader = Callable[[QuestionFile], Iterator[Placed]]
-"""InputError where the file is missing or is none of the format."""
+Reader = Callable[[QuestionFile], Iterator[Placed]]  # InputError: the file is missing, or none of the format
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +176,12 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
             return [QuestionFile(path)]
         found = []
         for split in SPLITS:
-            names = [one.format(split=name) for one in patterns for name in (dev if split == "dev" else (split,))]
+            called = dev if split == "dev" else (split,)
+            names = [pattern.format(split=name) for pattern in patterns for name in called]
             packed = [f"{name}{suffix}" for suffix in (".gz", ".bz2", ".xz", ".zst", ".zip") for name in names]
-            tried = (sorted(at.glob(one)) for some in (names, packed) for at in (path, path / "data") for one in some)
-            found += [QuestionFile(file, split) for file in next(filter(None, tried), [])]
+            places = [(at, name) for some in (names, packed) for at in (path, path / "data") for name in some]
+            matches = (sorted(at.glob(name)) for at, name in places)
+            found += [QuestionFile(file, split) for file in next((files for files in matches if files), [])]
         if not found:
             names = [patterns[0].format(split=split) for split in SPLITS]
             hint = nearest_beside(path / names[0] if path.is_dir() else path)

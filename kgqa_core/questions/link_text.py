@@ -75,9 +75,9 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
         return Wording()
     masked = sorted({question.masked for question in linked})
     texts = [words_of(text.replace(TOPIC, " ")) for text in masked]
-    mentions = Counter(question.masked.count(TOPIC) for question in linked)
-    wanted = SEVERAL * len(linked)
-    several = [count for count in mentions if sum(mentions[more] for more in mentions if more >= count) >= wanted]
+    num_topics = [question.masked.count(TOPIC) for question in linked]
+    # A number of topics is usual where a share SEVERAL of the questions has so many, or more.
+    usual = [num for num in set(num_topics) if sum(other >= num for other in num_topics) >= SEVERAL * len(linked)]
     seen = {(question.masked, _relations_around(index.graph, question.topics[0])) for question in linked}
     surroundings = Surroundings(len(seen), Counter(), Counter(), Counter())
     for text, around in seen:
@@ -89,7 +89,7 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
         rows=frozenset(row for found in index.find(texts) for name in found for row in name.rows),
         words=frozenset(word for words in texts for word, _, _ in words),
         cased=sum(question.text != question.text.lower() for question in linked) >= CASED * len(linked),
-        max_mentions=max(several, default=1) or 1,
+        max_mentions=max(usual, default=1) or 1,
         surroundings=surroundings,
     )
 
@@ -173,19 +173,20 @@ class TextLinker:
             at, exact = (span, False) if near else letter_span(text, span, name)
             piece = text[slice(*at)]
             similarity = fuzz.ratio(piece.casefold(), name.casefold()) / 100
-            likeness = exact and cased, similarity, fuzz.ratio(piece, name) if near and cased else 0.0
+            likeness = (exact and cased, similarity, fuzz.ratio(piece, name) if near and cased else 0.0)
             bearers.append((likeness, exact, at, row))
-        best = max(likeness for likeness, _, _, _ in bearers)
-        kept = [bearer for bearer in bearers if bearer[0] == best]
-        at = min(at for _, _, at, _ in kept)
+        best = max(likeness for likeness, *_ in bearers)
+        kept = [(exact, at, row) for likeness, exact, at, row in bearers if likeness == best]
+        exactly_cased, best_similarity, _ = best
+        at = min(at for _, at, _ in kept)
         piece = text[slice(*at)]
         # A single word at the beginning of a text has a capital anyway.
-        capital = (cased if near else best[0]) and piece != piece.lower() and places != range(1)
+        capital = (cased if near else exactly_cased) and piece != piece.lower() and places != range(1)
         return LinkedMention(
             span=at,
-            entities=tuple(sorted({self.index.entity_of(row) for _, _, _, row in kept})),
-            exact=any(exact for _, exact, _, _ in kept),
-            similarity=best[1],
+            entities=tuple(sorted({self.index.entity_of(row) for _, _, row in kept})),
+            exact=any(exact for exact, _, _ in kept),
+            similarity=best_similarity,
             places=places,
             letters=sum(len(words[place][0]) for place in places if words[place][0] not in self.wording.words),
             capital=capital,

@@ -41,7 +41,7 @@ def read_simple_questions(file: QuestionFile) -> Iterator[Placed]:
         if fact is None:
             return Fault(NO_FACT)
         subject, direction, place, end, text = fact.groups()
-        relation = f"{'~' * (direction == 'R')}P{place}"
+        relation = f"~P{place}" if direction == "R" else f"P{place}"
         name = f"{file.split or file.path.stem}-{number}"
         return RawQuestion(name, text.strip(), (end,), (subject,), hops=1, chain=(relation,), keep=True)
 

@@ -59,10 +59,7 @@ def dask_setup(worker: Any) -> None:
 
 @contextmanager
 def chunk_mapper(pipeline: Pipeline, files: Sequence[Path], what: str = "on the cluster") -> Iterator[MapTasks]:
-    """Yield ``map`` where ``files`` are small; above ``cluster.fan_out_bytes``, a mapping over a Dask cluster.
-
-    ``what`` is going on, for whoever listens to progress.
-    """
+    """Yield ``map`` where ``files`` are small, else a mapping over a Dask cluster whose progress is called ``what``."""
     cluster = pipeline.config.cluster
     if sum(path.stat().st_size for path in files if path.is_file()) <= cluster.fan_out_bytes:
         yield map

@@ -29,10 +29,7 @@ INPUTS = ("graph", "questions", "path", "names", "files", "dev_ids", "plan_files
 
 
 def local_inputs(config: RunConfig) -> tuple[RunConfig, list[Path]]:
-    """Return a configuration with paths in the place of addresses, whether or not anything is there, and these paths.
-
-    It may be what this returned.
-    """
+    """Return a configuration with paths in the place of addresses, and these paths, whether or not they exist."""
     found: dict[Path, None] = {}
     root = config.runtime.home / FETCHED
 
@@ -55,8 +52,11 @@ def local_inputs(config: RunConfig) -> tuple[RunConfig, list[Path]]:
 def origin_of(path: Path, home: Path) -> dict[str, str]:
     """Return address and ETag of what was fetched or is to be, the ETag empty then; of any other path nothing."""
     unit, *parts = path.relative_to(home / FETCHED).parts if path.is_relative_to(home / FETCHED) else ("",)
-    address = "://".join((parts[0], "/".join(parts[1:]))) if parts else ""
-    return {"address": address, "etag": str(known_files(home / FETCHED / unit).get(address, [""])[0])} if parts else {}
+    if not parts:
+        return {}
+    address = f"{parts[0]}://{'/'.join(parts[1:])}"
+    etag = known_files(home / FETCHED / unit).get(address, [""])[0]
+    return {"address": address, "etag": str(etag)}
 
 
 def known_files(unit: Path) -> dict[str, list[Any]]:

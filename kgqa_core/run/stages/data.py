@@ -201,9 +201,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         assert isinstance(given, base.GraphSection)
     else:
         made = run.artifact("dataset").folder
-        given = base.GraphSection(
-            format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0
-        )
+        given = base.GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0)
     files = triple_files(given) or [file.path for file in list_files(_question_section(run))]
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
