@@ -162,11 +162,7 @@ def _write_graph(
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
         if named:
             given = "select label, arg_min(name, position) from raw_name join relation_id using (label) group by label"
-            of_relations = dict(connection.sql(given).fetchall())
-            if not (num_named or of_relations) and any(report.num_rows for report in named):
-                cure = "Each line is to hold a label as the triples have it, then its name"
-                raise InputError(f"names file: {named[0].chunk.path} has a name for nothing in the graph. {cure}")
-            relations = with_names(relations, of_relations.get)
+            relations = with_names(relations, dict(connection.sql(given).fetchall()).get)
         ((num_shared_names,),) = connection.sql(SHARED_NAMES).fetchall()
     write_string_indexes(entities, out_dir)
     pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")

@@ -111,15 +111,6 @@ def test_names_may_be_shared_and_the_first_of_two_counts(tmp_path: Path) -> None
     assert build(tmp_path / "h", triples, names=tmp_path / "names.parquet")[0].entity_names == ["m.1", "Second", "m.3"]
 
 
-def test_names_of_nothing_in_the_graph_are_refused(tmp_path: Path) -> None:
-    names = tmp_path / "names.tsv"
-    names.write_text("First\tm.1\nSecond\tm.2\n", encoding="utf-8")  # name and label are exchanged
-    with pytest.raises(InputError, match=r"names\.tsv has a name for nothing in the graph\. Each line"):
-        build(tmp_path / "g", [("m.1", "r", "m.2")], names=names)
-    names.write_text("", encoding="utf-8")
-    assert build(tmp_path / "h", [("m.1", "r", "m.2")], names=names)[1].num_named == 0
-
-
 @pytest.mark.parametrize(
     ("name", "text", "second"),
     [
