@@ -380,7 +380,7 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
 def read_asked(file: QuestionFile) -> Iterator[Placed]:
     """Yield what people ask: a question per line, as text or as a JSON object like that of ``JsonQuestion``.
 
-    Golds are left aside. Ids that lack are ``<file>-<line number>``. InputError: line 1 is a table's or a list's.
+    Golds are left aside. Ids that lack are ``<file>-<line number>``. InputError: line 1 is ``id,question`` or ``[{``.
     """
 
     def make(read: JsonQuestion, number: int) -> RawQuestion:

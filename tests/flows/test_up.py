@@ -21,7 +21,7 @@ import yaml
 from mlflow import MlflowClient
 
 from tasks.services import Services, read_services
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, TOWNS
 from tests.processes import assert_nothing_runs, free_port, processes_of, wait_for
 
 CONFIG = """\
@@ -29,15 +29,6 @@ dataset: {name: rivers, source: embedded}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: STEPS, width: 13, edge_budget: 7, epochs: EPOCHS, batch_size: 128}
 gate: {share: 0.2, min_lift: -100, max_seconds: 60}
-"""
-DUMP = """\
-dataset:
-  name: dump
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: hash, dim: 31}
-explorer: {steps: 1}
 """
 
 
@@ -121,7 +112,7 @@ def write_deployments(folder: Path) -> None:
             one["parameters"]["config"] = str(folder / "dump.yaml")
             trigger["match"] = {"prefect.resource.id": "kgqa.dataset.dump"}
     (folder / "prefect.yaml").write_text(yaml.safe_dump(deployed), encoding="utf-8")
-    (folder / "dump.yaml").write_text(DUMP, encoding="utf-8")
+    (folder / "dump.yaml").write_text(TOWNS.replace("towns", "dump"), encoding="utf-8")
     (folder / "triples.tsv").write_text(triples(30), encoding="utf-8")
     asked = [
         {"id": f"q{n}", "question": f"where does b{n} flow", "topics": [f"b{n}"], "answers": [f"sea{n}"]}
