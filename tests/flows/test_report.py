@@ -84,13 +84,8 @@ def test_a_report_has_the_pages_an_overview_a_list_and_what_each_system_did(
 ) -> None:
     page = build(runs, tmp_path / "report", title="two", beside=Beside(NOTHING))
     assert page == tmp_path / "report" / "index.html"
-    assert {path.name for path in page.parent.iterdir()} == {
-        "index.html",
-        "viewer.css",
-        "viewer.js",
-        "data",
-        "kgqa-report.json",
-    }
+    files = {"index.html", "viewer.css", "viewer.js", "data", "kgqa-report.json"}
+    assert {path.name for path in page.parent.iterdir()} == files
     overview, listed = data(page.parent, "overview"), data(page.parent, "questions")
     assert (overview["num_questions"], overview["chunk"]) == (25, 20)
     assert overview["lost"][1] == {"not searched": 0, "not reached": 0, "not planned": 0, "pruned": 1, "not chosen": 24}
