@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -22,8 +23,12 @@ def up(
     status: Annotated[
         bool, typer.Option("--status", help="Only say what runs; exit code 1 where not all does.")
     ] = False,
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_PREFECT_PORT")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_MLFLOW_PORT")] = 5000,
+    prefect_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_PREFECT_PORT", show_default="4200")
+    ] = None,
+    mlflow_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_MLFLOW_PORT", show_default="5000")
+    ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", envvar="KGQA_HOST", help="Where the servers listen.")
     ] = "127.0.0.1",
@@ -60,7 +65,7 @@ def up(
     else:
         from tasks import services as of
 
-        wanted = {"host": host, "prefect_port": prefect_port, "mlflow_port": mlflow_port}
+        wanted = {"host": host, "prefect_port": prefect_port or 4200, "mlflow_port": mlflow_port or 5000}
         wanted |= {"pools": worker or ["kgqa-cpu"], "deployments": deployments_file(deployments)}
         with working("starting"):
             if foreground:
@@ -68,7 +73,7 @@ def up(
                 return
             services, fresh = of.up(home, **wanted)
         if not fresh:
-            require_as_asked(services, worker, deployments)
+            require_as_asked(services, worker, deployments, {"prefect": prefect_port, "mlflow": mlflow_port})
     if not print_services(services, fresh=fresh, as_json=as_json) and status:
         raise typer.Exit(1)
 
@@ -101,13 +106,18 @@ def deployments_file(given: Path | None) -> Path:
     raise ConfigError(f"there is no file {tried[0]}; name one by --deployments")
 
 
-def require_as_asked(services: Services, pools: list[str] | None, deployments: Path | None) -> None:
-    """Raise ConfigError where what runs already has not the workers or deployments that were asked for."""
+def require_as_asked(
+    services: Services, pools: list[str] | None, deployments: Path | None, ports: dict[str, int | None]
+) -> None:
+    """Raise ConfigError where what runs already has not the workers, deployments or ports that were asked for."""
     from kgqa_core.errors import ConfigError
 
     lacking = [f"a worker of {pool}" for pool in pools or () if pool not in services.pools]
     if deployments is not None and str(deployments.resolve()) != services.deployments:
         lacking.append(f"the deployments of {deployments}")
+    for name, port in ports.items():
+        if port is not None and name in services.own and urlsplit(getattr(services, name)).port != port:
+            lacking.append(f"{name} at port {port}")
     if lacking:
         raise ConfigError(f"it runs already, without {' and '.join(lacking)}: `kgqa down`, then this again")
 
