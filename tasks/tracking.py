@@ -153,7 +153,8 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
     has_report = run_content.NOTE in client.get_run(parent).data.tags
     report = report_page(run, _page(experiment, parent)) if has_report else ""
     shown = [one.artifact.fingerprint for one in note.stages if one.artifact.recipe.stage == "system"]
-    for system in run_content.system_contents(run, stages):
+    systems = run_content.system_contents(run, stages)
+    for system in systems:
         tags = system.content.tags
         if report and (own := tags.get("fingerprint.system")) in shown:
             answers = f"#/questions?system={shown.index(own)}"
@@ -169,6 +170,8 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
         is_whole = run.status == "FINISHED" or (run.serving and run.serving.gated and "fingerprint.evaluation" in tags)
         if is_whole and (trained := tags.get("fingerprint.explorer")):
             shown_by[trained] = run_id
+    has_figures = {name for system in systems for name in system.content.metrics}
+    _show_columns(client, experiment, [name for name in run_content.SIDE_BY_SIDE if name in has_figures])
     versions = _register(client, run, stages, shown_by, publisher)
     where = _published(client, uri, experiment, parent)
     there = {"report": run_address(uri, report)} if report else {}

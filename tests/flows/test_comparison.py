@@ -360,6 +360,8 @@ def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
     names = [set(run.data.metrics) for run in runs.values()]
     assert names[0] == {*SIDE_BY_SIDE} - {"hit_at_1", "money_per_question"}
     assert all(own == names[0] for own in names)
+    columns = json.loads(experiment.tags["mlflow.sharedViewState.kgqa"])["selectedColumns"]
+    assert {f"metrics.`{name}`" for name in names[0]} <= {*columns}  # of the table of runs, as it is linked
     for run in runs.values():
         table = Path(client.download_artifacts(run.info.run_id, "figures.json")).read_text(encoding="utf-8")
         figures = dict(json.loads(table)["data"])
