@@ -164,8 +164,8 @@ def measure(graph: str, questions: str, count: int, systems: int) -> dict[str, A
     opened = open_graph(Path(graph))
     asked = read_questions(Path(questions), "test")
     asked = random.Random(0).sample(asked, min(count, len(asked)))
-    right = {one.id: answer_by_path(opened, one, one.chain) for one in asked}
     walk = SearchGraph(opened, opened, None, MAX_HOPS, reenter_topic=False)
+    right = {one.id: answer_by_path(walk, one, one.chain) for one in asked}
     clocks, together = [Clock() for _ in range(systems)], [Clock() for _ in range(REPEATS)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

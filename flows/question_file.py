@@ -136,15 +136,15 @@ def evaluate_file(
     def score(questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
         scores.setdefault("", []).append(score_predictions(questions, predictions))
         if search is not None:
-            placed, reenter = search.place(questions), search.reenter_topic
-            name, bound = follow_gold_chains(search.graph, placed, max_hops=search.max_hops, reenter_topic=reenter)
+            placed = search.place(questions)
+            name, bound = follow_gold_chains(search, placed)
             ceilings.add(name)
             for who, answers in (("template control", control.answer(placed)), ("ceiling", bound)):
                 scores.setdefault(who, []).append(score_predictions(placed, answers))
 
     if search is not None:
         saved = pipeline.artifact("controls").folder / "template_control.json"
-        control, ceilings = load_template_control(saved, search.graph), set[str]()
+        control, ceilings = load_template_control(saved, search), set[str]()
     with open_row(pipeline, row) as answerer:
         started = time.perf_counter()
         rejected = answer_file(answerer, path, open_format(form).read, out=out, on_answers=score)

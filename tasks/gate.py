@@ -308,7 +308,7 @@ def score_control(pipeline: Pipeline, folder: Path) -> float:
 
     search = opening.search_graph(pipeline)
     questions = search.place(gate_questions(pipeline))
-    answered = load_template_control(folder / "template_control.json", search.graph).answer(questions)
+    answered = load_template_control(folder / "template_control.json", search).answer(questions)
     outcomes = [pair_outcome(*pair) for pair in zip(questions, answered, strict=True)]
     return float(score_outcomes(outcomes).values["hits1"].mean())
 
