@@ -104,8 +104,8 @@ class CarriedRun(Pipeline):
 
 def answering_stage(config: RunConfig, row: str) -> str:
     """Return the stage that answers for a row of the comparison: by its first answerer and the release's seed."""
-    assert config.systems is not None
-    return system_key(row, config.systems.rows()[row][1][0], (config.systems.seeds or config.exploration.seeds)[0])
+    systems = config.comparison
+    return system_key(row, systems.rows()[row][1][0], (systems.seeds or config.exploration.seeds)[0])
 
 
 def gate_questions(pipeline: Pipeline) -> list[Question]:
