@@ -18,6 +18,7 @@ from benchmarks.measure import PROJECT, kgqa, write_section
 from flows.trust import risk_coverage
 from kgqa_core.config_file import read_config
 from kgqa_core.evaluation.metrics import pair_outcome, score_outcomes
+from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import is_picked_right
 from kgqa_core.graph.csr import sorted_distinct
 from kgqa_core.graph.follow import follow_layers, follow_path
@@ -34,7 +35,7 @@ from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.etd import ExplorerAlone
 from kgqa_core.systems.ours import Fusion, Ours, OursSection
 from kgqa_core.systems.rog import Rog, RogSection
-from kgqa_core.systems.runner import answer_all, keep_back
+from kgqa_core.systems.runner import Bench, keep_back
 from kgqa_core.systems.types import Answered, System
 from kgqa_core.types import Question, Split
 
@@ -217,7 +218,8 @@ class Remembered:
 
 def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> list[Answered]:
     """Return what a system answers on a graph."""
-    return answer_all(system(search), asked, search, None)
+    opened = system(search)
+    return Bench(opened, search, None, (), SystemSource("", opened.name)).answer_all(asked)
 
 
 def judge(answered: Sequence[Answered]) -> tuple[Any, Any]:

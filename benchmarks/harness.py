@@ -28,7 +28,7 @@ from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.questions.build import read_questions
 from kgqa_core.systems.controls import answer_by_path
-from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
@@ -164,8 +164,8 @@ def measure(graph: str, questions: str, count: int, systems: int) -> dict[str, A
     opened = open_graph(Path(graph))
     asked = read_questions(Path(questions), "test")
     asked = random.Random(0).sample(asked, min(count, len(asked)))
-    right = {one.id: answer_by_path(opened, one, one.chain) for one in asked}
     walk = SearchGraph(opened, opened, None, MAX_HOPS, reenter_topic=False)
+    right = {one.id: answer_by_path(walk, one, one.chain) for one in asked}
     clocks, together = [Clock() for _ in range(systems)], [Clock() for _ in range(REPEATS)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -215,11 +215,11 @@ def evaluate(system: Nothing, questions: Sequence[Question], walk: SearchGraph, 
     meter = Meter()
     model = Metered(Instant(), meter=meter, system=system.name)
     source = SystemSource("graph", system.name, 0, "lm", "instant")
-    parts: list[Path] = []
+    bench, parts = Bench(system, walk, model, (meter,), source), list[Path]()
     render = renderer(walk.entities)
     for start in range(0, len(questions), CHUNK):
         with clock.on("running"):
-            answered = answer_all(system, questions[start : start + CHUNK], walk, model)
+            answered = bench.answer_all(questions[start : start + CHUNK])
         parts.append(path.with_name(f"{path.stem}-{start}.parquet"))
         with clock.on("writing"):
             usage, stopped = meter.take()

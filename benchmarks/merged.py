@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.workload import WHOLE, Workload, interleaved, median, open_workload, ratio_of
-from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.explore import ExploreOptions, Lessons
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import explore_all
 from kgqa_core.types import Question
@@ -109,12 +109,10 @@ def infer(
     workload: Workload, model: Explorer, questions: Sequence[Question], options: ExploreOptions, batch_size: int
 ) -> float:
     """Explore all questions without gradients and return the CPU seconds."""
-    arrays = workload.arrays(questions)
+    asked = Lessons(workload.graph, workload.arrays(questions), workload.texts, options)
 
     def infer_all() -> None:
-        for _, batch, found in explore_all(
-            model, workload.graph, arrays, texts=workload.texts, options=options, batch_size=batch_size
-        ):
+        for _, batch, found in explore_all(model, asked, batch_size=batch_size):
             found.log_probability(len(batch))
 
     return cpu_seconds(infer_all)

@@ -18,8 +18,9 @@ from benchmarks.measure import PROJECT, data_folder, kgqa, write_section
 from kgqa_core.config_file import read_config
 from kgqa_core.evaluation.metrics import bootstrap_bounds, score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.build import read_questions
-from kgqa_core.run.open import encode_all, graph_of, open_system
+from kgqa_core.run.open import encode_all, open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.controls import answer_by_path, load_template_control
 from kgqa_core.types import Prediction, Question, Split
@@ -69,21 +70,21 @@ def run(home: Path, size: Size = FULL) -> None:
 
 def rows_of(pipeline: Pipeline, size: Size) -> list[str]:
     """Return the rows of one run, for both halves."""
-    graph, folder = graph_of(pipeline), pipeline.artifact("questions").folder
+    search, folder = search_graph(pipeline), pipeline.artifact("questions").folder
     split = {half: read_questions(folder, half) for half in HALVES}
     known = {question.masked for question in read_questions(folder)}
-    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", graph)
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search)
     explorers = [replace(open_system(pipeline, seed), evidence_paths=0) for seed in pipeline.config.exploration.seeds]
     answered_by: dict[str, list[Answer]] = {
         "explorer": [one.answer for one in explorers],
         "template control": [control.answer],
     }
     if pipeline.config.exploration.steps == 1:
-        answered_by["names alone"] = [NamesAlone(pipeline, graph).answer]
+        answered_by["names alone"] = [NamesAlone(pipeline, search).answer]
     uncut = [one.limited(attention_threshold=0.0).answer for one in explorers]
     rows = []
     for half in HALVES:
-        asked = reword(split[half], graph, half, size.per_chain)
+        asked = reword(split[half], search.graph, half, size.per_chain)
         worded = sorted({question.masked for question in asked})
         if seen := known.intersection(worded):
             raise ValueError(f"{FILE.name}: {min(seen)!r} is a wording of the data set")
@@ -134,18 +135,18 @@ def hits_of(answer: Answer, asked: Sequence[Question]) -> np.ndarray:
 class NamesAlone:
     """Takes the relation around the topic, either way, whose name lies nearest to the question."""
 
-    def __init__(self, pipeline: Pipeline, graph: KnowledgeGraph) -> None:
-        self._pipeline, self._graph = pipeline, graph
-        self._names = encode_all(pipeline, graph.relation_labels)
+    def __init__(self, pipeline: Pipeline, search: SearchGraph) -> None:
+        self._pipeline, self._search = pipeline, search
+        self._names = encode_all(pipeline, search.graph.relation_labels)
 
     def answer(self, questions: Sequence[Question]) -> list[Prediction]:
         """Return one prediction per question: all that the relation leads to."""
         texts = sorted({question.masked for question in questions})
         likeness = dict(zip(texts, encode_all(self._pipeline, texts) @ self._names.T, strict=True))
-        predictions = []
+        predictions, graph = [], self._search.graph
         for question in questions:
-            _, around, _ = self._graph.edges_of(np.array(question.topics))
+            _, around, _ = graph.edges_of(np.array(question.topics))
             steps = np.unique(around)
-            best = steps[np.argmax(likeness[question.masked][steps % self._graph.num_relations])]
-            predictions.append(answer_by_path(self._graph, question, (int(best),)))
+            best = steps[np.argmax(likeness[question.masked][steps % graph.num_relations])]
+            predictions.append(answer_by_path(self._search, question, (int(best),)))
         return predictions

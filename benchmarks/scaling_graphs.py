@@ -14,10 +14,10 @@ from benchmarks.measure import cpu_seconds, peak_megabytes
 from benchmarks.synthetic import draw_questions
 from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.explore import ExploreOptions, Lessons
 from kgqa_core.explorer.model import Explorer, texts_of
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Lessons, Trainer, TrainStep
+from kgqa_core.explorer.train import Trainer, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.text.encoder import HashEncoder
 

@@ -15,10 +15,10 @@ from benchmarks.measure import PROJECT, cpu_seconds, data_folder, kgqa
 from kgqa_core.config import ExplorerSection, RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
-from kgqa_core.explorer.explore import ExploreOptions, Walk
+from kgqa_core.explorer.explore import ExploreOptions, Lessons, Walk
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Lessons, Trainer
+from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of, read_encodings

@@ -313,18 +313,19 @@ def _best_f1(
     graph: KnowledgeGraph, groups: Sequence[Sequence[Question]], most: int, *, reenter_topic: bool
 ) -> list[float]:
     """Return the mean F1, in percent, of each group's best relation path of at most 1..``most`` steps."""
+    from kgqa_core.graph.search_graph import SearchGraph
     from kgqa_core.systems.controls import follow_topics, score_paths
 
-    total = [0.0] * most
+    total, search = [0.0] * most, SearchGraph(graph, graph, None, most, reenter_topic)
     for group in groups:
         best = 0.0
-        ranked = score_paths(graph, group, max_hops=most, reenter_topic=reenter_topic)
+        ranked = score_paths(search, group)
         for length in range(1, most + 1):
             if path := next((one.path for one in ranked if len(one.path) == length), None):
                 found = 0.0
                 for one in group:
                     golds = set(one.answers)  # all: coming back to a topic is to count where it is one
-                    reached = set(follow_topics(graph, one.topics, path, reenter_topic=reenter_topic).tolist())
+                    reached = set(follow_topics(search, one.topics, path).tolist())
                     found += 2 * len(reached & golds) / (len(reached) + len(golds))
                 best = max(best, found)
             total[length - 1] += best

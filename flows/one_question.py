@@ -12,7 +12,7 @@ from kgqa_core.graph.follow import execute_plans
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.run.ask import link_asked
-from kgqa_core.run.compare import open_bench, section_of
+from kgqa_core.run.compare import open_bench
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
 from kgqa_core.systems.types import AskedCall
@@ -55,7 +55,7 @@ class SystemReply:
 
 def asked_key(pipeline: Pipeline, row: str | None = None) -> str:
     """Return the stage of a row of the run's comparison, the first by default: its first answerer and seed."""
-    systems = section_of(pipeline)
+    systems = pipeline.config.comparison
     rows, seed = systems.rows(), (systems.seeds or pipeline.config.exploration.seeds)[0]
     row = next(iter(rows)) if row is None else row
     return system_key(row, rows[row][1][0], seed)

@@ -53,9 +53,9 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
     for name in plans.planners:
         seeds = {}
         for seed in plans.seeds:
-            with open_planner(pipeline, name, seed) as opened:
+            with open_planner(pipeline, name, seed) as (planner, _):
                 num, told = max(3, plans.num_plans), partial(pipeline.progress, "planning")
-                proposed = ask_planner(opened.planner, questions, num_plans=num, progress=told)
+                proposed = ask_planner(planner, questions, num_plans=num, progress=told)
             figures = planner_figures(questions, proposed, signed=search is not None, is_valid=is_valid)[ALL]
             known = [figure for figure in FIGURES if figures["n"] or not figure.startswith("hit@")]
             seeds[seed] = {figure: figures[figure] for figure in known}

@@ -43,7 +43,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Loaded, QuestionFile, Reader, open_format
 from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.run.ask import torch_threads
-from kgqa_core.run.compare import open_bench, section_of
+from kgqa_core.run.compare import open_bench
 from kgqa_core.run.open import encode_all, open_system, relation_texts, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.controls import follow_gold_chains, load_template_control
@@ -97,7 +97,7 @@ def require_places(path: Path, out: Path | TextIO | None = None) -> None:
 @contextmanager
 def open_row(pipeline: Pipeline, row: str | None) -> Iterator[FileAnswerer]:
     """Open a row of the run's comparison, or its first explorer (None); see ``needed_stages``."""
-    if row is not None and section_of(pipeline).topics == "linked":
+    if row is not None and pipeline.config.comparison.topics == "linked":
         raise ConfigError(
             "systems.topics: linked is for the run's own questions; those of a file are asked about the topics that it "
             "gives, or that are found in the text. Add --set systems.topics=gold"
@@ -116,7 +116,7 @@ def open_row(pipeline: Pipeline, row: str | None) -> Iterator[FileAnswerer]:
             return [one.answer.prediction for one in bench.answer(questions).answered]
 
         yield FileAnswerer(
-            answer, bench.search.entities, Source(content, bench.source.name), section_of(pipeline).chunk
+            answer, bench.search.entities, Source(content, bench.source.name), pipeline.config.comparison.chunk
         )
 
 
@@ -136,15 +136,15 @@ def evaluate_file(
     def score(questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
         scores.setdefault("", []).append(score_predictions(questions, predictions))
         if search is not None:
-            placed, reenter = search.place(questions), search.reenter_topic
-            name, bound = follow_gold_chains(search.graph, placed, max_hops=search.max_hops, reenter_topic=reenter)
+            placed = search.place(questions)
+            name, bound = follow_gold_chains(search, placed)
             ceilings.add(name)
             for who, answers in (("template control", control.answer(placed)), ("ceiling", bound)):
                 scores.setdefault(who, []).append(score_predictions(placed, answers))
 
     if search is not None:
         saved = pipeline.artifact("controls").folder / "template_control.json"
-        control, ceilings = load_template_control(saved, search.graph), set[str]()
+        control, ceilings = load_template_control(saved, search), set[str]()
     with open_row(pipeline, row) as answerer:
         started = time.perf_counter()
         rejected = answer_file(answerer, path, open_format(form).read, out=out, on_answers=score)

@@ -282,7 +282,7 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
     if key not in pipeline.specs or pipeline.find(key) is None or "subgraphs" in pipeline.specs or not ids:
         return {}  # systems that walk without an explorer do not train it
     from kgqa_core.explorer.batch import question_arrays
-    from kgqa_core.explorer.explore import ExploreOptions
+    from kgqa_core.explorer.explore import ExploreOptions, Lessons
     from kgqa_core.explorer.model import texts_of
     from kgqa_core.explorer.predict import explore_all
     from kgqa_core.questions.build import read_questions
@@ -303,7 +303,7 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
     )
     rows_of = {text: row for row, text in enumerate(asked)}
     arrays = question_arrays(questions, rows_of, mask_topics=card.mask_topics)
-    for rows, batch, one in explore_all(system.model, graph, arrays, texts=texts, options=options):
+    for rows, batch, one in explore_all(system.model, Lessons(graph, arrays, texts, options)):
         probability = np.exp(one.log_probability(len(batch)).cpu().numpy())
         for place, row in enumerate(rows.tolist()):
             barred = set() if card.reenter_topic else set(questions[row].topics)

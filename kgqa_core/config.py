@@ -284,6 +284,13 @@ class RunConfig(Section):
         return told or OwnModelSection(kind="own", adapter="none" if role == "direct" else "tuned")
 
     @property
+    def comparison(self) -> SystemsSection:
+        """The section about systems; ConfigError in a run that compares none."""
+        if self.systems is None:
+            raise ConfigError(f"run {self.name!r} compares no systems: give its configuration a section 'systems'")
+        return self.systems
+
+    @property
     def exploration(self) -> ExplorerSection:
         """The explorer's section; ConfigError in a run without a graph."""
         if self.explorer is None:

@@ -104,8 +104,8 @@ class CarriedRun(Pipeline):
 
 def answering_stage(config: RunConfig, row: str) -> str:
     """Return the stage that answers for a row of the comparison: by its first answerer and the release's seed."""
-    assert config.systems is not None
-    return system_key(row, config.systems.rows()[row][1][0], (config.systems.seeds or config.exploration.seeds)[0])
+    systems = config.comparison
+    return system_key(row, systems.rows()[row][1][0], (systems.seeds or config.exploration.seeds)[0])
 
 
 def gate_questions(pipeline: Pipeline) -> list[Question]:
@@ -308,7 +308,7 @@ def score_control(pipeline: Pipeline, folder: Path) -> float:
 
     search = opening.search_graph(pipeline)
     questions = search.place(gate_questions(pipeline))
-    answered = load_template_control(folder / "template_control.json", search.graph).answer(questions)
+    answered = load_template_control(folder / "template_control.json", search).answer(questions)
     outcomes = [pair_outcome(*pair) for pair in zip(questions, answered, strict=True)]
     return float(score_outcomes(outcomes).values["hits1"].mean())
 

@@ -14,7 +14,6 @@ torch has two threads, and the same seed would no longer give the same weights.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import copysign, inf, log, log1p
@@ -47,6 +46,16 @@ class ExploreOptions:
     attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
     trace: bool = False  # keep what was walked, for backtracking
     max_edges: int = 3 * 2**20  # of one step of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Questions on one graph, to learn from, to measure on or to answer."""
+
+    graph: KnowledgeGraph
+    questions: QuestionArrays
+    texts: Texts
+    options: ExploreOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ def walk_edges(
             (first, message, entered),
             barred_topics(batch, options),
             message_codes(num_messages, salt),
-            scratch(graph.num_entities),
+            kernels.scratch(graph.num_entities),
             (num_edges, num_messages - len(nodes.class_question)),
         )
         if not collided:
@@ -151,17 +160,6 @@ def barred_topics(batch: Batch, options: ExploreOptions) -> tuple[Int, Int]:
     """Return a pointer [B+1] per question into the entities that no edge of it may arrive at, and these."""
     pointer = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
     return pointer * (not options.reenter_topic), batch.topic_entity
-
-
-_kept = threading.local()  # of each thread, a table of one number per entity, made once
-
-
-def scratch(num_entities: int) -> npt.NDArray[np.int32]:
-    """Return a table that kernels leave EMPTY, as they find it."""
-    place: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)
-    if place is None or len(place) < num_entities:
-        place = _kept.place = np.full(num_entities, kernels.EMPTY, np.int32)
-    return place
 
 
 def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
@@ -290,15 +288,7 @@ def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> Bool:
     return golds[places] == keys if len(golds) else np.zeros(len(keys), bool)
 
 
-def explore_rows(
-    model: Explorer,
-    graph: KnowledgeGraph,
-    questions: QuestionArrays,
-    rows: Int,
-    *,
-    texts: Texts,
-    options: ExploreOptions,
-) -> Iterator[tuple[Int, Batch, Exploration]]:
+def explore_rows(model: Explorer, asked: Lessons, rows: Int) -> Iterator[tuple[Int, Batch, Exploration]]:
     """Yield (rows, batch, what was found) of the questions ``rows``: all at once where ``options.max_edges`` allows.
 
     A single question is never refused: what it needs depends on the edge budget alone. Where a machine's memory is full
@@ -307,9 +297,9 @@ def explore_rows(
     parts = [rows]
     while parts:
         part = parts.pop()
-        batch = questions.batch(part)
+        batch = asked.questions.batch(part)
         try:
-            yield part, batch, explore(model, graph, batch, texts=texts, options=options)
+            yield part, batch, explore(model, asked.graph, batch, texts=asked.texts, options=asked.options)
         except (TooManyEdges, RuntimeError, MemoryError) as problem:
             if not isinstance(problem, TooManyEdges):
                 if model.training or len(part) == 1 or not is_out_of_memory(problem):

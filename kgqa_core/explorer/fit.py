@@ -18,10 +18,10 @@ from kgqa_core.artifacts import hash_json
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.explore import ExploreOptions, gold_mask
+from kgqa_core.explorer.explore import ExploreOptions, Lessons, gold_mask
 from kgqa_core.explorer.model import Card, Explorer, look_up, save_explorer, start_from, texts_of
 from kgqa_core.explorer.predict import TIE, explore_all
-from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainStep
+from kgqa_core.explorer.train import Journal, Trainer, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Question
@@ -58,10 +58,11 @@ class DevFigures:
 
 def measure(model: Explorer, dev: Lessons, attention_threshold: float = 0.0) -> DevFigures:
     """Return the figures of a model on questions that have a topic and a gold; groups of less attention are cut."""
-    options, asked = replace(dev.options, attention_threshold=attention_threshold), dev.questions
+    dev = replace(dev, options=replace(dev.options, attention_threshold=attention_threshold))
+    asked = dev.questions
     hits = covered = 0.0
     totals = np.zeros(len(ANSWER_THRESHOLDS))
-    for rows, batch, found in explore_all(model, dev.graph, asked, texts=dev.texts, options=options):
+    for rows, batch, found in explore_all(model, dev):
         gold = gold_mask(found, batch, dev.graph.num_entities)
         log_p, best = found.log_probability(len(batch)).cpu().numpy(), np.full(len(batch), -np.inf)
         np.maximum.at(best, found.question, log_p)

@@ -10,6 +10,7 @@ by the nodes, E walked edges. The last C messages and the last edges of each que
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,16 @@ EMPTY, BLOCKED = -1, -2
 FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
 GOLDEN = 0x9E3779B97F4A7C15 >> 1  # multiplicative hashing (Knuth 6.4): an odd number near 2^63 / golden ratio
 SMALL = 48  # groups of one head up to which insertion sort is quicker than a library sort
+
+_kept = threading.local()  # of each thread, a table of one number per entity, made once
+
+
+def scratch(num_entities: int) -> I32:
+    """Return a table that kernels leave EMPTY, as they find it."""
+    place: I32 | None = getattr(_kept, "place", None)
+    if place is None or len(place) < num_entities:
+        place = _kept.place = np.full(num_entities, EMPTY, np.int32)
+    return place
 
 
 @compiled

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from kgqa_core.explorer.batch import Batch, Int, QuestionArrays, question_arrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, barred_topics, explore_rows, gold_mask, scratch
-from kgqa_core.explorer.kernels import EMPTY, Arrays
+from kgqa_core.explorer.batch import Batch, Int, question_arrays
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, Lessons, barred_topics, explore_rows, gold_mask
+from kgqa_core.explorer.kernels import EMPTY, Arrays, scratch
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.csr import I32, I64, compiled
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -54,15 +54,15 @@ def predict(
     batch too large for memory is halved. ``progress`` gets (done, total), ``on_batch`` what so many questions found.
     """
     needs_trace = evidence_paths > 0 or evidence_of_answers or any(question.claim is not None for question in questions)
-    options = replace(options, trace=needs_trace)
     answered: dict[int, Prediction] = {}
     linked = [index for index, question in enumerate(questions) if question.topics]
     arrays = question_arrays([questions[index] for index in linked], text_row, mask_topics=mask_topics)
-    for rows, batch, found in explore_all(model, graph, arrays, texts=texts, options=options, batch_size=batch_size):
+    asked = Lessons(graph, arrays, texts, replace(options, trace=needs_trace))
+    for rows, batch, found in explore_all(model, asked, batch_size=batch_size):
         on_batch(found, len(batch))
-        asked = [questions[linked[row]] for row in rows]
+        own = [questions[linked[row]] for row in rows]
         wanted = (evidence_paths, evidence_of_answers)
-        predictions = _answer_batch(found, batch, asked, graph, answer_threshold, wanted, options)
+        predictions = _answer_batch(found, batch, own, asked, answer_threshold, wanted)
         for row, prediction in zip(rows, predictions, strict=True):
             answered[linked[row]] = prediction
         progress(len(answered) + len(questions) - len(linked), len(questions))
@@ -72,24 +72,16 @@ def predict(
     ]
 
 
-def explore_all(
-    model: Explorer,
-    graph: KnowledgeGraph,
-    arrays: QuestionArrays,
-    *,
-    texts: Texts,
-    options: ExploreOptions,
-    batch_size: int = 256,
-) -> Iterator[tuple[Int, Batch, Exploration]]:
+def explore_all(model: Explorer, asked: Lessons, *, batch_size: int = 256) -> Iterator[tuple[Int, Batch, Exploration]]:
     """Yield (rows, batch, what was found), without gradients; questions of equal text come together.
 
     A batch that was too large for memory is halved, and so are all after it: to try would be to walk in vain.
     """
     was_training = model.training
     model.eval()
-    rows, size = arrays.in_order(), batch_size
+    rows, size = asked.questions.in_order(), batch_size
     while len(rows):
-        parts, largest = explore_rows(model, graph, arrays, rows[:size], texts=texts, options=options), 0
+        parts, largest = explore_rows(model, asked, rows[:size]), 0
         while True:
             with torch.inference_mode():  # not around the yield: it would hold for whoever iterates
                 part = next(parts, None)
@@ -105,17 +97,16 @@ def _answer_batch(
     found: Exploration,
     batch: Batch,
     questions: Sequence[Question],
-    graph: KnowledgeGraph,
+    asked: Lessons,
     answer_threshold: float,
     evidence: tuple[int, bool],
-    options: ExploreOptions,
 ) -> Iterator[Prediction]:
     """Yield the prediction of each question; ``evidence``: for how many candidates, and for all answers as well?
 
     Candidates are ranked by their rounded probability, ties by entity id, and kept down to the last answer and to the
     tenth; no tie is cut.
     """
-    covered = np.bincount(found.question[gold_mask(found, batch, graph.num_entities)], minlength=len(batch)) > 0
+    covered = np.bincount(found.question[gold_mask(found, batch, asked.graph.num_entities)], minlength=len(batch)) > 0
     tie = log1p(-TIE)
     limits = (len(batch), log(max(answer_threshold, float_info.min)) + tie, tie, MIN_CANDIDATES, 10.0**ROUND)
     log_p = found.log_probability(len(batch)).cpu().numpy()
@@ -128,8 +119,8 @@ def _answer_batch(
         traced.append(own[: max(first, int(claimed[0]) + 1)] if len(claimed) else own[:first])
     paths: Iterator[ReasoningPath] = iter(())
     if found.traces:
-        asked = np.repeat(np.arange(len(batch)), list(map(len, traced)))
-        paths = iter(backtrack(found, asked, np.concatenate(traced) & ENTITY, graph, barred_topics(batch, options)))
+        owner, barred = np.repeat(np.arange(len(batch)), list(map(len, traced))), barred_topics(batch, asked.options)
+        paths = iter(backtrack(found, owner, np.concatenate(traced) & ENTITY, asked.graph, barred))
     for index, question in enumerate(questions):
         entities, level = tuple((ranked[index] & ENTITY).tolist()), ranked[index] >> 32
         ends = np.flatnonzero(np.diff(level, append=-1)) + 1  # of what is tied: one number for all

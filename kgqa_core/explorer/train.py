@@ -30,10 +30,9 @@ from torch import Tensor
 from kgqa_core.artifacts import sync, write_tensors, written_whole
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError, is_out_of_memory, shorten
-from kgqa_core.explorer.batch import Int, QuestionArrays
-from kgqa_core.explorer.explore import ExploreOptions, explore_rows, loss_sum
-from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.explorer.batch import Int
+from kgqa_core.explorer.explore import Lessons, explore_rows, loss_sum
+from kgqa_core.explorer.model import Explorer
 
 GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make one batch's gradient huge
 STATE = "state.safetensors"  # of an unfinished training; its header holds what is no tensor
@@ -43,16 +42,6 @@ LEAST_EPOCHS, LEAST_STEPS = 15, 1800  # where no number of epochs is given
 STEP_WORK, CLASS_WORK = 50_000, 16  # what a step costs beside its edges, and what a state class costs, in edges
 WORK_PER_MINUTE = 5e8  # edges that one CPU walks in training, about
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Lessons:
-    """Questions on one graph, to learn from or to measure on."""
-
-    graph: KnowledgeGraph
-    questions: QuestionArrays
-    texts: Texts
-    options: ExploreOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +210,16 @@ class Trainer:
     def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: dict[str, float]) -> list[int]:
         """Add the gradient of some rows, each weighing one ``size``-th; return those that reached no gold."""
         one, settings = self.lessons[lesson], self.settings
-        options, texts = replace(one.options, attention_threshold=threshold), one.texts
+        one = replace(one, options=replace(one.options, attention_threshold=threshold))
         if settings.question_noise:
             seed = self.seed * 1_000_003 + self.state.step
-            texts = texts.blurred(np.unique(one.questions.text[rows]), settings.question_noise, seed)
+            texts = one.texts.blurred(np.unique(one.questions.text[rows]), settings.question_noise, seed)
+            one = replace(one, texts=texts)
         total, uncovered = 0.0, []
         with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
             # Inside the step: around the loop it would keep stale casts of the weights.
-            how: Any = {"texts": texts, "options": options}
             for part, batch, found in chain.from_iterable(
-                explore_rows(self.model, one.graph, one.questions, rows[start : start + self._at_once], **how)
+                explore_rows(self.model, one, rows[start : start + self._at_once])
                 for start in range(0, len(rows), self._at_once)
             ):
                 loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=settings.loss == "per_answer")

@@ -16,8 +16,8 @@ import numpy as np
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ROLES, Budget, Role
-from kgqa_core.config_systems import PLACES, SystemsSection, system_type
-from kgqa_core.errors import ConfigError, UnableError
+from kgqa_core.config_systems import PLACES, system_type
+from kgqa_core.errors import UnableError
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.alignment import Meant, learn_wordings
@@ -52,7 +52,7 @@ MAX_DEV = 5000  # dev questions that a fusion is chosen on
 @contextmanager
 def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     """Open the system of a stage; ArtifactError where something that it stands on is not made."""
-    section, systems = pipeline.specs[key].section, section_of(pipeline)
+    section, systems = pipeline.specs[key].section, pipeline.config.comparison
     with ExitStack() as stack:
         parts = Parts(pipeline, pipeline.specs[key], stack)
         kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
@@ -78,20 +78,12 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
         yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, *limits)
 
 
-def section_of(pipeline: Pipeline) -> SystemsSection:
-    """Return the section about systems; ConfigError where the run compares none."""
-    config = pipeline.config
-    if config.systems is None:
-        raise ConfigError(f"run {config.name!r} compares no systems: give its configuration a section 'systems'")
-    return config.systems
-
-
 def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     """Return the questions that the systems answer: those of the evaluation split, or some of them drawn by seed.
 
     ``linked=False``: with their own topics, also where systems get those found again in the text alone.
     """
-    systems, search = section_of(pipeline), search_graph(pipeline)
+    systems, search = pipeline.config.comparison, search_graph(pipeline)
     folder = pipeline.artifact("questions").folder
     questions = read_questions(folder, pipeline.config.evaluation.split)
     if systems.num_questions is not None and systems.num_questions < len(questions):
@@ -119,21 +111,21 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     questions = [one for one in dev if one.topics and one.claim is None]  # a verdict counts by its evidence: not here
     if len(questions) > MAX_DEV:
         questions = random.Random(0).sample(questions, MAX_DEV)
-    search, settings = search_graph(pipeline), section_of(pipeline).settings_of("ours")
+    search, settings = search_graph(pipeline), pipeline.config.comparison.settings_of("ours")
     mask = pipeline.config.exploration.mask_topics
     asked = [PlanQuestion(one.id, one.asked(mask), one.topics) for one in search.place(questions)]
     topics = [one.topics for one in asked]
     explored = _open_explorer(pipeline, seed).answer(questions)
-    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as opened:
-        plans = opened.planner.plan(asked, num_plans=settings.num_plans)
+    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as (planner, _):
+        plans = planner.plan(asked, num_plans=settings.num_plans)
     reached = reached_by(search, topics, plans)
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
     alone = {settings.planner: first_plan(questions, reached)}
     lm_weights: dict[int, list[float]] = {}
     if opening.has_generator(pipeline.config):
         apart = [place for place, own in enumerate(options) if disagree(own)]
-        with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
-            generator: Any = opened.planner
+        generator: Any
+        with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as (generator, _):
             with suppress(UnableError):  # else it cannot decide where they disagree
                 said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
                 lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
@@ -162,7 +154,7 @@ class Parts:
         self.pipeline, self.stack = pipeline, stack
         self.name, self.seed = str(section["system"]), int(section["seed"])
         self.row = str(section.get("row", self.name))
-        self.systems = section_of(pipeline)
+        self.systems = pipeline.config.comparison
         if chosen := chosen_settings(pipeline, spec):
             self.systems = self.systems.with_settings(self.row, chosen)
         self.settings = self.systems.settings_of(self.row)
@@ -216,9 +208,9 @@ class Parts:
             exists = steps_around(path_constraints(self.search))
             return PlanSource(EncoderPlanner(self.encode, exists, self.search.max_hops), self.mask_topics)
         opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed), row=self.row)
-        planner = self.stack.enter_context(opened)
-        self.meters += [planner.meter] if planner.meter is not None else []
-        return PlanSource(planner.planner, self.mask_topics)
+        planner, meter = self.stack.enter_context(opened)
+        self.meters += [meter] if meter is not None else []
+        return PlanSource(planner, self.mask_topics)
 
     def asker(self) -> PlanAsker:
         """Return how the language model that answers is asked about plans that exist."""

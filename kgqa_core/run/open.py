@@ -295,27 +295,23 @@ def path_constraints(search: SearchGraph) -> PathConstraints:
     return PathConstraints(search.graph, max_hops=search.max_hops, reenter_topic=search.reenter_topic)
 
 
-class OpenedPlanner(NamedTuple):
-    """A planner that is ready, and the account of what its language model costs."""
-
-    planner: Planner
-    meter: Meter | None = None  # None: no language model
-
-
 def only_existing(config: RunConfig) -> bool:
     """Say whether a language model that plans is held to paths that exist around the topics."""
     return config.plans is None or config.plans.only_existing
 
 
 @contextmanager
-def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[OpenedPlanner]:
-    """Open one of the run's planners: generator or dense; ``row``: with the model that plans for that row."""
+def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[tuple[Planner, Meter | None]]:
+    """Open one of the run's planners, generator or dense, beside the account of what its language model costs.
+
+    ``row``: with the model that plans for that row.
+    """
     search = plan_graph(pipeline)
     if name == "dense":
         from kgqa_core.planners.dense import open_dense, steps_around
 
         exists = steps_around(path_constraints(search)) if search else None
-        yield OpenedPlanner(open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists))
+        yield open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists), None
         return
     space: PathConstraints | plan.RelationConstraint | None = None
     if search:
@@ -328,4 +324,4 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
     with metered(pipeline, players, system="generator") as (model, meter):
         prompts = plan.PlanInstruction(read_prompts(pipeline.config.prompts))
         asker = plan.PlanAsker(prompts, space, searches=model_section(pipeline.config, "plan", row).searches)
-        yield OpenedPlanner(plan.GeneratorPlanner(model, asker), meter)
+        yield plan.GeneratorPlanner(model, asker), meter

@@ -23,6 +23,7 @@ from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
 from kgqa_core.graph.follow import follow_path, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
@@ -39,22 +40,20 @@ class TemplateControl:
     topics: to use likeness of wordings would be the beginning of a model.
     """
 
-    graph: KnowledgeGraph
+    search: SearchGraph
     paths: Mapping[str, RelationPath]  # by masked text
     by_frequency: tuple[RelationPath, ...]  # distinct paths, those of most training questions first
-    reenter_topic: bool = False
 
     def answer(self, questions: Sequence[Question]) -> list[Prediction]:
         """Return one prediction per question: the entities reached, all with the same score."""
-        pairs = [(question, self.pick_path(question)) for question in questions]
-        return [answer_by_path(self.graph, *pair, reenter_topic=self.reenter_topic) for pair in pairs]
+        return [answer_by_path(self.search, question, self.pick_path(question)) for question in questions]
 
     def pick_path(self, question: Question) -> RelationPath | None:
         """Return the path to follow for a question; ``None`` where no known path leads anywhere."""
         if question.masked in self.paths:
             return self.paths[question.masked]
         for path in self.by_frequency:
-            if len(follow_topics(self.graph, question.topics, path, reenter_topic=self.reenter_topic)):
+            if len(follow_topics(self.search, question.topics, path)):
                 return path
         return None
 
@@ -62,8 +61,8 @@ class TemplateControl:
         """Write the control as JSON; relation labels stand beside the ids, so that no other graph is taken for this."""
         content = {
             "format": FORMAT,
-            "relations": self.graph.relation_names,
-            "reenter_topic": self.reenter_topic,
+            "relations": self.search.relation_names,
+            "reenter_topic": self.search.reenter_topic,
             "by_frequency": self.by_frequency,
             "paths": dict(sorted(self.paths.items())),
         }
@@ -72,11 +71,9 @@ class TemplateControl:
 
 
 def fit_template_control(
-    graph: KnowledgeGraph,
+    search: SearchGraph,
     questions: Sequence[Question],
     *,
-    max_hops: int,
-    reenter_topic: bool = False,
     sample: int = 20,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TemplateControl:
@@ -90,74 +87,63 @@ def fit_template_control(
     paths: dict[str, RelationPath] = {}
     served: Counter[RelationPath] = Counter()
     for done, (masked, group) in enumerate(groups.items(), start=1):
-        ranked = score_paths(graph, group, max_hops=max_hops, reenter_topic=reenter_topic, sample=sample)
-        if ranked:
+        if ranked := score_paths(search, group, sample=sample):
             paths[masked] = ranked[0].path
             served[ranked[0].path] += len(group)
         progress(done, len(groups))
     by_frequency = sorted(served, key=lambda path: (-served[path], len(path), path))
-    return TemplateControl(graph, paths, tuple(by_frequency), reenter_topic)
+    return TemplateControl(search, paths, tuple(by_frequency))
 
 
-def load_template_control(path: Path, graph: KnowledgeGraph) -> TemplateControl:
+def load_template_control(path: Path, search: SearchGraph) -> TemplateControl:
     """Read what ``TemplateControl.save`` wrote. Raises ``ArtifactError`` when it is damaged or of another graph."""
     advice = "fit the control again on this graph"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["relations"] != graph.relation_names:
+        if content["format"] != FORMAT or content["relations"] != search.relation_names:
             raise ArtifactError(f"{shorten(str(path))} was fitted on a graph with other relations; {advice}")
         paths = {masked: tuple(steps) for masked, steps in content["paths"].items()}
-        by_frequency = tuple(map(tuple, content["by_frequency"]))
-        return TemplateControl(graph, paths, by_frequency, bool(content["reenter_topic"]))
+        return TemplateControl(search, paths, tuple(map(tuple, content["by_frequency"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{shorten(str(path))} is no template control ({shorten(str(error))}); {advice}") from error
 
 
-def follow_gold_chains(
-    graph: KnowledgeGraph, questions: Sequence[Question], *, max_hops: int, reenter_topic: bool = False
-) -> tuple[str, list[Prediction]]:
+def follow_gold_chains(search: SearchGraph, questions: Sequence[Question]) -> tuple[str, list[Prediction]]:
     """Follow every question's gold chain; where none is given, the single path best by F1 against its own golds.
 
-    That search, of at most ``max_hops``, sees the golds: a bound, never a system. Returned are a prediction per
-    question, and before them a name: ``gold-chain ceiling`` where all have a gold chain, else ``best-path ceiling``.
+    To look for that path sees the golds: a bound, never a system. Returned are a prediction per question, and before
+    them a name: ``gold-chain ceiling`` where all have a gold chain, else ``best-path ceiling``.
     """
     predictions = []
     for question in questions:
         path = question.chain
         if path is None:
-            ranked = score_paths(graph, [question], max_hops=max_hops, reenter_topic=reenter_topic)
+            ranked = score_paths(search, [question])
             path = ranked[0].path if ranked else None
         if path is None and question.verdict is False:  # what leads elsewhere than to the claim speaks against it
-            around = sorted_distinct(graph.edges_of(np.asarray(question.topics, dtype=np.int64))[1]).tolist()
-            ways = (((r,), follow_topics(graph, question.topics, (r,), reenter_topic=reenter_topic)) for r in around)
+            around = sorted_distinct(search.graph.edges_of(np.asarray(question.topics, dtype=np.int64))[1]).tolist()
+            ways = (((relation,), follow_topics(search, question.topics, (relation,))) for relation in around)
             path = next((way for way, ends in ways if len(ends) and question.claim not in ends), None)
-        predictions.append(answer_by_path(graph, question, path, reenter_topic=reenter_topic))
+        predictions.append(answer_by_path(search, question, path))
     has_chains = all(question.chain is not None for question in questions)
     return "gold-chain ceiling" if has_chains else "best-path ceiling", predictions
 
 
 def answer_by_path(
-    graph: KnowledgeGraph,
-    question: Question,
-    path: RelationPath | None,
-    *,
-    reenter_topic: bool = False,
-    num_paths: int = NUM_PATHS,
+    search: SearchGraph, question: Question, path: RelationPath | None, *, num_paths: int = NUM_PATHS
 ) -> Prediction:
     """Answer with all that ``path`` reaches from the topics, at equal scores; ``None`` or nothing reached abstains.
 
     A claim is true where it is reached. It gets evidence, as the first ``num_paths`` candidates do.
     """
-    reached: list[int] = []
-    if path is not None:
-        reached = follow_topics(graph, question.topics, path, reenter_topic=reenter_topic).tolist()
+    reached: list[int] = follow_topics(search, question.topics, path).tolist() if path is not None else []
     if path is None or not reached:
         return Prediction(question.id, (), (), (), abstained=True)
     found = set(reached)
     shown = {*reached[:num_paths], *(one for one in reached if one == question.claim)}
     paths: list[ReasoningPath] = []
     for end in reached[: max(map(reached.index, shown)) + 1]:
-        walks = reasoning_paths(graph, question.topics, path, ends=[end], reenter_topic=reenter_topic)
+        walks = reasoning_paths(search.graph, question.topics, path, ends=[end], reenter_topic=search.reenter_topic)
         paths.append(next(walks, ()) if end in shown else ())
     return Prediction(
         question_id=question.id,
@@ -170,11 +156,10 @@ def answer_by_path(
     )
 
 
-def score_controls(control: TemplateControl, questions: Sequence[Question], *, max_hops: int) -> list[dict[str, Any]]:
+def score_controls(control: TemplateControl, questions: Sequence[Question]) -> list[dict[str, Any]]:
     """Return the report rows (as plain dictionaries) of the template control and of the ceiling."""
-    graph, reenter = control.graph, control.reenter_topic
-    ceiling, bound = follow_gold_chains(graph, questions, max_hops=max_hops, reenter_topic=reenter)
-    answerable = find_answerable(questions, graph)
+    ceiling, bound = follow_gold_chains(control.search, questions)
+    answerable = find_answerable(questions, control.search.graph)
     answered = score_predictions(questions, control.answer(questions))
     bounds = report_row(ceiling, "ceiling", score_predictions(questions, bound), answerable)
     return [asdict(report_row("template control", "template control", answered, answerable)), asdict(bounds)]
@@ -208,57 +193,50 @@ class _Frontiers(NamedTuple):
 
 
 def score_paths(
-    graph: KnowledgeGraph,
-    questions: Sequence[Question],
-    *,
-    max_hops: int,
-    reenter_topic: bool = False,
-    sample: int = 20,
-    execute: int = 20,
+    search: SearchGraph, questions: Sequence[Question], *, sample: int = 20, execute: int = 20
 ) -> list[ScoredPath]:
     """Return relation paths of 1..``max_hops`` steps for questions of one kind, by mean F1 against their golds.
 
     Best first; ties go to the shorter path, then to the smaller relation ids. At most ``sample`` questions, evenly
     spaced, are looked at, and at most ``execute`` paths per length are followed, those first that reach most golds,
     from fewest entities. Listed are the paths followed on every question looked at: those that could be best at their
-    time. A perfect path ends the search for longer ones. With ``reenter_topic=False`` no step may arrive at a topic.
+    time. A perfect path ends the search for longer ones.
     """
     num = min(sample, len(questions))
     looked_at = [questions[place * len(questions) // num] for place in range(num)]
-    cases = [(question, golds_of(question, reenter_topic=reenter_topic)) for question in looked_at]
+    cases = [(question, golds_of(question, reenter_topic=search.reenter_topic)) for question in looked_at]
     cases = [(question, golds) for question, golds in cases if golds]
     starts = [sorted_distinct(np.asarray(question.topics, dtype=np.int64)) for question, _ in cases]
     frontiers = [_Frontiers([()], np.zeros(len(topics), dtype=np.int64), topics) for topics in starts]
     found: list[ScoredPath] = []
-    for hop in range(max_hops):
+    for hop in range(search.max_hops):
         if hop:
             frontiers = [
-                _extend(graph, frontier, () if reenter_topic else question.topics)
+                _extend(search.graph, frontier, search.avoided(question.topics))
                 for frontier, (question, _) in zip(frontiers, cases, strict=True)
             ]
-        ranked = _rank_by_bound(graph, frontiers, cases)
-        found += _follow_best(graph, ranked[:execute], cases, found, reenter_topic=reenter_topic)
+        ranked = _rank_by_bound(search.graph, frontiers, cases)
+        found += _follow_best(search, ranked[:execute], cases, found)
         found.sort(key=lambda scored: (-round(scored.f1, 9), len(scored.path), scored.path))
         if found and found[0].f1 >= 1 - ROUNDING:
             break
     return found
 
 
-def follow_topics(
-    graph: KnowledgeGraph, topics: Sequence[int], path: RelationPath, *, reenter_topic: bool = False
-) -> Ints:
+def follow_topics(search: SearchGraph, topics: Sequence[int], path: RelationPath) -> Ints:
     """Return the entities, ascending, that ``path`` reaches from all ``topics`` at once; where from none, from any.
 
     A question with two topics mostly asks for what they share.
     """
-    reached = [follow_path(graph, [topic], path, topics=topics, reenter_topic=reenter_topic) for topic in topics]
+    how: Any = {"topics": topics, "reenter_topic": search.reenter_topic}
+    reached = [follow_path(search.graph, [topic], path, **how) for topic in topics]
     if not reached:
         return np.empty(0, dtype=np.int64)
     shared: Ints = reduce(np.intersect1d, reached)
     return shared if len(shared) else sorted_distinct(np.concatenate(reached))
 
 
-def _extend(graph: KnowledgeGraph, frontiers: _Frontiers, barred: Sequence[int]) -> _Frontiers:
+def _extend(graph: KnowledgeGraph, frontiers: _Frontiers, barred: Ints) -> _Frontiers:
     """Return the frontiers one step further: every path continued by every relation that its entities have."""
     place, relation, tail = graph.edges_of(frontiers.entity)
     rows: Ints = sorted_distinct((frontiers.owner[place] * graph.identity + relation) * graph.num_entities + tail)
@@ -300,12 +278,10 @@ def _count_golds(graph: KnowledgeGraph, frontier: _Frontiers, golds: frozenset[i
 
 
 def _follow_best(
-    graph: KnowledgeGraph,
+    search: SearchGraph,
     ranked: Sequence[tuple[RelationPath, dict[int, float]]],
     cases: Sequence[Case],
     found: Sequence[ScoredPath],
-    *,
-    reenter_topic: bool,
 ) -> list[ScoredPath]:
     """Follow paths in order of their bounds; give one up when it can no longer reach the best mean F1."""
     best = max((scored.f1 for scored in found), default=0.0)
@@ -316,7 +292,7 @@ def _follow_best(
             if (total + left) / len(cases) < best - ROUNDING:
                 break
             question, golds = cases[place]
-            reached = follow_topics(graph, question.topics, path, reenter_topic=reenter_topic)
+            reached = follow_topics(search, question.topics, path)
             right = int(np.isin(reached, list(golds)).sum())
             total += 2 * right / (len(reached) + len(golds))
             left -= bound

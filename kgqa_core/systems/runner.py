@@ -43,22 +43,53 @@ class Bench:
 
     system: System
     search: SearchGraph
-    model: LanguageModel | None  # metered; None: it asks no language model
+    model: LanguageModel | None  # metered and held to its budget; None: it asks no language model
     meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
     source: SystemSource
-    max_new_tokens: int | None = None  # of a text, see ``answer_all``
-    bound: bool = False  # see ``answer_all``
+    max_new_tokens: int | None = None  # of every text but plans
+    bound: bool = False  # are answers on paths held to the names that these show?
     abstain_below: float = 0.0  # confidence; less certain answers are kept back
 
     def answer(self, questions: Sequence[Question]) -> Round:
         """Return what the system answers, and what that cost."""
-        how: Any = {"max_new_tokens": self.max_new_tokens, "bound": self.bound}
-        answered = answer_all(self.system, questions, self.search, self.model, **how)
+        answered = self.answer_all(questions)
         if self.abstain_below:
             answered = [keep_back(one, self.abstain_below) for one in answered]
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
         return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
+
+    def answer_all(self, questions: Sequence[Question]) -> list[Answered]:
+        """Return what the system answers to each question, in order.
+
+        A question on which it raises, or whose answer is no ranking of entities, gets no answer, but a traceback. Paths
+        that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself (an
+        endpoint that is gone, a full disk) raises, wherever it is met: the calls made so far are in the call cache.
+        What the model can never do (weigh options, over a chat API) fails the questions that need it.
+        """
+        system = self.system
+        runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
+        able: list[tuple[_Run, Question]] = []
+        for run in runs.values():
+            try:
+                able.append((run, self.search.place([run.question])[0] if system.on_rows else run.question))
+            except Exception as problem:
+                run.fail(problem)
+        try:
+            prepared: Sequence[Any] = system.prepare([question for _, question in able])
+            for (run, question), own in zip(able, prepared, strict=True):
+                run.steps = system.steps(question, own)
+        except Exception:  # what cannot be prepared for all at once is prepared one by one
+            for run, question in able:
+                try:
+                    run.steps = system.steps(question, system.prepare([question])[0])
+                except Exception as problem:
+                    run.fail(problem)
+        going = [run for run in runs.values() if _advance(run)]
+        while going:
+            _ask(self, going)
+            going = [run for run in going if _advance(run)]
+        return [_finish(question, runs.get(question.id), self) for question in questions]
 
 
 def keep_back(answered: Answered, least: float) -> Answered:
@@ -100,49 +131,6 @@ class _Call:
     case: Any  # as the prompt shows it
 
 
-def answer_all(
-    system: System,
-    questions: Sequence[Question],
-    search: SearchGraph,
-    model: LanguageModel | None,
-    *,
-    max_new_tokens: int | None = None,
-    bound: bool = False,
-) -> list[Answered]:
-    """Return what a system answers to each question, in order.
-
-    ``model``, metered and held to its budget, may be None for a system that never asks. ``max_new_tokens`` holds for
-    every text but plans. ``bound``: answers on paths are held to the names that these show.
-
-    A question on which the system raises, or whose answer is no ranking of entities, gets no answer, but a traceback.
-    Paths that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself
-    (an endpoint that is gone, a full disk) raises, wherever it is met: the calls made so far are in the call cache.
-    What the model can never do (weigh options, over a chat API) fails the questions that need it.
-    """
-    runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
-    able: list[tuple[_Run, Question]] = []
-    for run in runs.values():
-        try:
-            able.append((run, search.place([run.question])[0] if system.on_rows else run.question))
-        except Exception as problem:
-            run.fail(problem)
-    try:
-        prepared: Sequence[Any] = system.prepare([question for _, question in able])
-        for (run, question), own in zip(able, prepared, strict=True):
-            run.steps = system.steps(question, own)
-    except Exception:  # what cannot be prepared for all at once is prepared one by one
-        for run, question in able:
-            try:
-                run.steps = system.steps(question, system.prepare([question])[0])
-            except Exception as problem:
-                run.fail(problem)
-    going = [run for run in runs.values() if _advance(run)]
-    while going:
-        _ask(model, going, max_new_tokens, bound=bound)
-        going = [run for run in going if _advance(run)]
-    return [_finish(question, runs.get(question.id), system, search) for question in questions]
-
-
 def _advance(run: _Run) -> bool:
     if run.error or run.steps is None:
         return False
@@ -160,14 +148,15 @@ def _advance(run: _Run) -> bool:
     return True
 
 
-def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int | None, *, bound: bool) -> None:
+def _ask(bench: Bench, runs: Sequence[_Run]) -> None:
     """Ask the round of each question, all calls that are decoded alike together; what cannot be read fails alone."""
+    model = bench.model
     if model is None:
         raise ValueError("a system that asks a language model needs one")
     groups: dict[Decoding | None, list[_Call]] = {}
     for run in runs:
         try:
-            calls = [_render(model, run, place, ask, max_new_tokens, bound) for place, ask in enumerate(run.asks)]
+            calls = [_render(bench, model, run, place, ask) for place, ask in enumerate(run.asks)]
         except Exception as problem:
             run.fail(problem)
             continue
@@ -189,16 +178,14 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
                 call.run.fail(problem)
 
 
-def _render(
-    model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_tokens: int | None, bound: bool
-) -> _Call:
+def _render(bench: Bench, model: LanguageModel, run: _Run, place: int, ask: Ask[Any]) -> _Call:
     """Return a call with its prompt: as many paths or candidates of its case as fit the context of who is asked."""
     model = model.of(ask.instruction.name) if isinstance(model, RoleModels) else model
-    reserve = ask.decoding.max_new_tokens
-    if max_new_tokens is not None and reserve > max_new_tokens and ask.instruction.name != "plan":  # it ends by itself
-        ask, reserve = replace(ask, decoding=replace(ask.decoding, max_new_tokens=max_new_tokens)), max_new_tokens
+    reserve, most = ask.decoding.max_new_tokens, bench.max_new_tokens
+    if most is not None and reserve > most and ask.instruction.name != "plan":  # it ends by itself
+        ask, reserve = replace(ask, decoding=replace(ask.decoding, max_new_tokens=most)), most
     case = replace(ask.case, question_id=run.question.id)
-    if bound and isinstance(case, ReasonCase):  # binds where paths show names, and nowhere else
+    if bench.bound and isinstance(case, ReasonCase):  # binds where paths show names, and nowhere else
         case = replace(case, bound=True)
     prompt = ask.instruction.render(case)
     # No token is shorter than a byte: most prompts need not be counted.
@@ -237,7 +224,7 @@ def _confidence(reply: Reply[Any]) -> float | None:
     return math.exp(min(0.0, reply.texts[0].log_prob) / max(1, reply.texts[0].num_tokens))
 
 
-def _finish(question: Question, run: _Run | None, system: System, search: SearchGraph) -> Answered:
+def _finish(question: Question, run: _Run | None, bench: Bench) -> Answered:
     """Return what came of a question: its answer without invented paths, checked, or why there is none."""
     nothing = SystemAnswer(Prediction(question.id, (), (), (), abstained=True))
     if run is None:
@@ -245,7 +232,7 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
     calls = tuple(run.calls)
     if not run.error:
         try:
-            answer, num_invented = _checked(question, run.answer, system, search)
+            answer, num_invented = _checked(question, run.answer, bench)
         except Exception as problem:
             run.fail(problem)
     if run.error:
@@ -267,13 +254,12 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
     return Answered(question, answer, status, "", calls, faithful, num_invented, told)
 
 
-def _checked(
-    question: Question, answer: SystemAnswer | None, system: System, search: SearchGraph
-) -> tuple[SystemAnswer, int]:
+def _checked(question: Question, answer: SystemAnswer | None, bench: Bench) -> tuple[SystemAnswer, int]:
     """Return an answer without the paths that are no evidence for their candidates, and how many those were.
 
     What is no ranking of entities raises: it would spoil the figures of all questions.
     """
+    system, search = bench.system, bench.search
     if not isinstance(answer, SystemAnswer):
         raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
     if system.on_rows and search.subgraphs:

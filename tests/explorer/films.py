@@ -9,9 +9,9 @@ import torch
 
 from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.explore import ExploreOptions, Lessons
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.train import Lessons, Trainer
+from kgqa_core.explorer.train import Trainer
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question
 from tests.explorer.worlds import make_graph, make_question

@@ -16,6 +16,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer import fit as fit_module
 from kgqa_core.explorer import train as journal_module
+from kgqa_core.explorer.explore import Lessons
 from kgqa_core.explorer.fit import (
     ANSWER_THRESHOLDS,
     ATTENTION_THRESHOLDS,
@@ -29,7 +30,6 @@ from kgqa_core.explorer.fit import (
 )
 from kgqa_core.explorer.model import Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Lessons
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.tracking import Recorder, TrackingRecord
 from kgqa_core.types import Question

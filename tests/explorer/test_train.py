@@ -14,10 +14,10 @@ from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError
 from kgqa_core.explorer import train as explorer_train
 from kgqa_core.explorer.batch import Batch, QuestionArrays
-from kgqa_core.explorer.explore import Exploration, Walk, loss_sum
+from kgqa_core.explorer.explore import Exploration, Lessons, Walk, loss_sum
 from kgqa_core.explorer.fit import measure
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.train import Lessons, Trainer, TrainStep
+from kgqa_core.explorer.train import Trainer, TrainStep
 from tests.explorer import films
 from tests.explorer.plain_walk import PLAIN
 from tests.explorer.worlds import make_question

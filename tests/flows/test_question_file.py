@@ -125,9 +125,9 @@ def test_controls_are_scored_where_they_are_asked_for(pipeline: Pipeline, lines:
     path = lines(41)
     figures, _ = evaluate_file(pipeline, path, controls=True)
     search = search_graph(pipeline)
-    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search.graph)
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search)
     questions, _ = load_question_file(path, format="jsonl", graph=search.graph)
-    for row in score_controls(control, questions, max_hops=search.max_hops):
+    for row in score_controls(control, questions):
         own = figures["controls"][row["system"]]
         assert own == pytest.approx({name: row["overall"][name] for name in own}, abs=1e-9)
     assert "controls" not in evaluate_file(pipeline, path)[0]

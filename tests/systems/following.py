@@ -5,11 +5,11 @@ from __future__ import annotations
 from kgqa_core.config_base import CONF
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, System
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 
 LINES = read_prompts(CONF / "papers" / "prompts")
 """Prompts that show each path on a line of its own, as the papers do: then a test sees what is between, too."""

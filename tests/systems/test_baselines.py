@@ -11,11 +11,11 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Answers
 from kgqa_core.systems.answering import answer_by_name
 from kgqa_core.systems.baselines import Direct, Tog, TogSection
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.asking import answer_all
 from tests.systems.following import LINES, answer_one, answers, lines_under
 
 RowWorld = tuple[SearchGraph, list[Question]]

@@ -16,6 +16,7 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems.controls import (
     TemplateControl,
     answer_by_path,
@@ -32,6 +33,10 @@ Ask = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
 
 
+def over(graph: KnowledgeGraph, max_hops: int = 2, *, reenter_topic: bool = False) -> SearchGraph:
+    return SearchGraph(graph, graph, None, max_hops, reenter_topic)
+
+
 @pytest.fixture
 def control(graph: KnowledgeGraph, ask: Ask) -> TemplateControl:
     """Return a control fitted on two kinds of questions, and one kind whose gold is out of reach."""
@@ -41,7 +46,7 @@ def control(graph: KnowledgeGraph, ask: Ask) -> TemplateControl:
         ask("films of [topic]", "Eve", "Birch Cedar Dogwood"),
         ask("nonsense [topic]", "Elm", "Cat"),
     ]
-    return fit_template_control(graph, questions, max_hops=2)
+    return fit_template_control(over(graph, 2), questions)
 
 
 def test_one_path_per_masked_text_is_kept(control: TemplateControl, path_of: Ids) -> None:
@@ -77,7 +82,7 @@ def test_true_false_questions_are_answered_with_deciding_evidence(
     graph: KnowledgeGraph, ask: Ask, path_of: Ids, claim: str, verdict: bool
 ) -> None:
     question = ask("did [topic] direct [claim]", "Eve", "Birch Cedar Dogwood", claim=claim, verdict=verdict)
-    prediction = answer_by_path(graph, question, path_of("~directed_by"), num_paths=1)
+    prediction = answer_by_path(over(graph), question, path_of("~directed_by"), num_paths=1)
     assert prediction.verdict is verdict
     assert [bool(path) for path in prediction.paths] == ([True, True] if verdict else [True])
     assert score_predictions([question], [prediction]).summary()["hits1"] == 100
@@ -87,7 +92,7 @@ def test_evidence_between_the_first_candidates_and_the_claim_stays_empty(
     graph: KnowledgeGraph, ask: Ask, path_of: Ids
 ) -> None:
     question = ask("is [claim] a [topic]", "Drama", claim="Elm", verdict=True)
-    prediction = answer_by_path(graph, question, path_of("~has_genre"), num_paths=2)
+    prediction = answer_by_path(over(graph), question, path_of("~has_genre"), num_paths=2)
     assert [bool(path) for path in prediction.paths] == [True, True, False, False, True]
     assert prediction.covered
 
@@ -97,7 +102,7 @@ def test_a_saved_control_answers_the_same(
 ) -> None:
     questions = [ask("films of [topic]", "Dan"), ask("never seen [topic]", "Elm")]
     control.save(tmp_path / "one.json")
-    loaded = load_template_control(tmp_path / "one.json", graph)
+    loaded = load_template_control(tmp_path / "one.json", over(graph))
     assert loaded == control
     assert loaded.answer(questions) == control.answer(questions)
     loaded.save(tmp_path / "two.json")
@@ -120,27 +125,27 @@ def test_a_saved_control_of_another_graph_or_shape_a_cut_one_and_none_are_refuse
 ) -> None:
     path = tmp_path / "control.json"
     with pytest.raises(ArtifactError, match="No such file"):
-        load_template_control(path, graph)
+        load_template_control(path, over(graph))
     control.save(path)
     path.write_text(spoil(path.read_text()))
     with pytest.raises(ArtifactError, match=words):
-        load_template_control(path, graph)
+        load_template_control(path, over(graph))
 
 
 def test_gold_chains_are_never_looked_at_while_fitting(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
     misled = ask("who directed [topic]", "Ash", "Dan", chain=path_of("release_year"))
-    assert fit_template_control(graph, [misled], max_hops=1).paths == {misled.masked: path_of("directed_by")}
+    assert fit_template_control(over(graph, 1), [misled]).paths == {misled.masked: path_of("directed_by")}
 
 
 def test_the_ceiling_follows_gold_chains_else_the_best_path_of_each_question_and_says_so(
     graph: KnowledgeGraph, ask: Ask, ids: Ids, path_of: Ids
 ) -> None:
     chained = ask("films of [topic]", "Dan", "Ash", chain=path_of("~directed_by"))
-    name, (followed,) = follow_gold_chains(graph, [chained], max_hops=1)
+    name, (followed,) = follow_gold_chains(over(graph, 1), [chained])
     assert (name, followed.answers) == ("gold-chain ceiling", ids("Ash", "Birch"))
     unreachable = ask("nonsense", "Elm", "Cat")
     questions = [replace(chained, id="own", chain=None), chained, unreachable]
-    name, found = follow_gold_chains(graph, questions, max_hops=2)
+    name, found = follow_gold_chains(over(graph, 2), questions)
     assert name == "best-path ceiling"
     assert [prediction.question_id for prediction in found] == [question.id for question in questions]
     assert found[0].answers == ids("Ash", "Birch")
@@ -152,7 +157,7 @@ def test_the_ceiling_of_a_wrong_claim_is_a_path_that_speaks_against_it(
 ) -> None:
     """Else whoever finds it is above what is called a bound."""
     claims = [ask("did [topic]", "Ash", claim=claim, verdict=claim == "Dan") for claim in ("Eve", "Dan")]
-    _, found = follow_gold_chains(graph, claims, max_hops=1)
+    _, found = follow_gold_chains(over(graph, 1), claims)
     assert score_predictions(claims, found).values["hits1"].tolist() == [100, 100]
     assert ids("Eve")[0] not in found[0].candidates
 
@@ -213,7 +218,7 @@ def test_head_is_the_best_of_all_paths_then_shortest_then_smallest(
         topics = tuple(sorted(data.draw(st.sets(entity, min_size=num_topics, max_size=num_topics))))
         golds = data.draw(st.sets(entity.filter(lambda e, topics=topics: e not in topics), min_size=1, max_size=3))
         questions.append(Question(str(number), "", "", topics, tuple(sorted(golds)), "train"))
-    found = score_paths(graph, questions, max_hops=2, reenter_topic=reenter, execute=1_000)
+    found = score_paths(over(graph, 2, reenter_topic=reenter), questions, execute=1_000)
     means = every_path(edges, questions, 2, reenter=reenter)
     best = min(means, key=lambda path: (-round(means[path], 9), len(path), path))
     if means[best] == 0:
@@ -224,44 +229,44 @@ def test_head_is_the_best_of_all_paths_then_shortest_then_smallest(
 
 
 def test_the_path_behind_a_wording_is_found(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
-    (best, *_) = score_paths(graph, [ask(*case) for case in CASES], max_hops=3)
+    (best, *_) = score_paths(over(graph, 3), [ask(*case) for case in CASES])
     assert best == (path_of("directed_by", "~directed_by"), 1.0)
 
 
 def test_with_reentry_another_path_is_best(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
     co_directed = path_of("directed_by", "~directed_by")
     question = ask("", "Ash", "Ash Birch")
-    (best, *_) = score_paths(graph, [question], max_hops=2, reenter_topic=True)
+    (best, *_) = score_paths(over(graph, 2, reenter_topic=True), [question])
     assert (best.path, best.f1) == (co_directed, 1)
-    assert score_paths(graph, [question], max_hops=2)[0].f1 == pytest.approx(2 / 3)
+    assert score_paths(over(graph, 2), [question])[0].f1 == pytest.approx(2 / 3)
 
 
 def test_a_right_claim_serves_as_gold_where_no_answers_are_known(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
     questions = [ask("is it", "Ash", claim="Dan", verdict=True), ask("is it", "Elm", claim="Dan", verdict=False)]
-    (best, *_) = score_paths(graph, questions, max_hops=1)
+    (best, *_) = score_paths(over(graph, 1), questions)
     assert best == (path_of("directed_by"), 1.0)
 
 
 def test_nothing_is_found_for_golds_out_of_reach_or_unknown(graph: KnowledgeGraph, ask: Ask) -> None:
-    assert score_paths(graph, [ask("", "Gus", "Dan")], max_hops=2) == []
-    assert score_paths(graph, [ask("", "Gus", "Gus"), ask("", "Gus"), ask("", "", "Gus")], max_hops=2) == []
-    assert score_paths(graph, [], max_hops=2) == []
+    assert score_paths(over(graph, 2), [ask("", "Gus", "Dan")]) == []
+    assert score_paths(over(graph, 2), [ask("", "Gus", "Gus"), ask("", "Gus"), ask("", "", "Gus")]) == []
+    assert score_paths(over(graph, 2), []) == []
     # Dan directed Ash, but he and Eve share Birch: that gold is lost
-    assert score_paths(graph, [ask("", "Dan Eve", "Ash")], max_hops=1) == []
+    assert score_paths(over(graph, 1), [ask("", "Dan Eve", "Ash")]) == []
 
 
 def test_two_topics_give_what_they_share_else_what_any_reaches(graph: KnowledgeGraph, ids: Ids, path_of: Ids) -> None:
     directed = path_of("~directed_by")
-    assert follow_topics(graph, ids("Dan", "Eve"), directed).tolist() == list(ids("Birch"))
-    assert follow_topics(graph, ids("Dan", "Flo"), directed).tolist() == list(ids("Ash", "Birch", "Elm"))
-    assert follow_topics(graph, (), directed).tolist() == []
+    assert follow_topics(over(graph), ids("Dan", "Eve"), directed).tolist() == list(ids("Birch"))
+    assert follow_topics(over(graph), ids("Dan", "Flo"), directed).tolist() == list(ids("Ash", "Birch", "Elm"))
+    assert follow_topics(over(graph), (), directed).tolist() == []
 
 
 def test_no_step_arrives_at_the_other_topic(graph: KnowledgeGraph, ids: Ids, path_of: Ids) -> None:
     """Dan plays in Dogwood, which Eve directed: with Eve a topic too, nobody reaches her."""
     path = path_of("~starred_actors", "directed_by")
-    assert follow_topics(graph, ids("Dan", "Eve"), path).tolist() == []
-    assert follow_topics(graph, ids("Dan", "Eve"), path, reenter_topic=True).tolist() == list(ids("Eve"))
+    assert follow_topics(over(graph), ids("Dan", "Eve"), path).tolist() == []
+    assert follow_topics(over(graph, reenter_topic=True), ids("Dan", "Eve"), path).tolist() == list(ids("Eve"))
 
 
 # The real WikiMovies graph and its questions of one to three hops
@@ -280,14 +285,14 @@ def load(wikimovies: KnowledgeGraph, split: Split) -> list[Question]:
 @pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA does not name the folder of real data")
 def test_ceiling_and_joint_template_control(wikimovies: KnowledgeGraph) -> None:
     test = load(wikimovies, "test")
-    name, ceiling = follow_gold_chains(wikimovies, test, max_hops=3)
+    name, ceiling = follow_gold_chains(over(wikimovies, 3), test)
     figures = report_row(name, "ceiling", score_predictions(test, ceiling)).by_hops
     assert name == "gold-chain ceiling"
     assert [part["n"] for part in figures.values()] == [1000, 1000, 1000]
     assert figures["1"]["hits1"] == pytest.approx(96.65, abs=0.01)  # films of one title share a node
     assert figures["2"]["f1"] == figures["3"]["f1"] == 100
 
-    control = fit_template_control(wikimovies, load(wikimovies, "train"), max_hops=3, sample=7)
+    control = fit_template_control(over(wikimovies, 3), load(wikimovies, "train"), sample=7)
     reached = report_row("template", "template control", score_predictions(test, control.answer(test))).by_hops
     assert len(control.paths) == 515
     assert figures["1"]["hits1"] - 0.2 < reached["1"]["hits1"] <= figures["1"]["hits1"]

@@ -19,11 +19,11 @@ from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.eperm import Eperm, EpermSection
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 from tests.systems.following import LINES, lines_under
 
 MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgqa_core.systems.runner import answer_all
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 from tests.systems.following import lines_under
 from tests.systems.test_eperm import planned, system
 

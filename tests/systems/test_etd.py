@@ -16,11 +16,11 @@ from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruct
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.systems.etd import AnswerCost, Etd, EtdSection, ExplorerAlone, ExplorerSystem
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 from tests.systems.conftest import untrained
 
 AskFor = Callable[..., Question]

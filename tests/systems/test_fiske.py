@@ -9,11 +9,11 @@ import pytest
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems.fiske import Fiske, FiskeSection
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.asking import answer_all
 from tests.systems.following import LINES, answer_one, answers, lines_under
 
 RowWorld = tuple[SearchGraph, list[Question]]

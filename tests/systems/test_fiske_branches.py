@@ -11,11 +11,11 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.answering import list_paths
 from kgqa_core.systems.fiske import Branch, Fiske, FiskeSection, look_up, merge_branches, split_branches
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.loading import graph_of_text
 from tests.scripted import script
+from tests.systems.asking import answer_all
 from tests.systems.following import lines_under
 from tests.systems.test_fiske import PUBLISHED
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
+from tests.systems.asking import answer_all
 
 AskFor = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]

@@ -14,11 +14,11 @@ from benchmarks.places import RUN, write_places
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.run.ensure import ensure
 from kgqa_core.systems.baselines import Kaping, KapingSection
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.types import Question
 from tests.conftest import open_run
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.asking import answer_all
 from tests.systems.following import LINES, answer_one, answers, lines_under
 
 WORDS = ("directed", "starred", "born", "year", "genre", "Salt", "Ida", "1989")

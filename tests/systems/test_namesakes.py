@@ -11,11 +11,11 @@ from kgqa_core.oracle.plans import FixedCandidates, FixedPlans
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.eperm import Eperm, EpermSection
 from kgqa_core.systems.rog import Rog, RogSection
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import System
 from kgqa_core.types import Question
 from tests.loading import graph_of_text
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 from tests.systems.following import LINES, lines_under
 
 TRIPLES = ("f1 directed_by p1", "f1 directed_by p2", "f1 directed_by p3", "f2 directed_by p1")

@@ -34,11 +34,12 @@ from kgqa_core.systems.ours import (
     options_of,
     reached_by,
 )
-from kgqa_core.systems.runner import answer_all, keep_back
+from kgqa_core.systems.runner import keep_back
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Prediction, Question, ReasoningPath, check_ranking
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 from tests.systems.following import answer_one, answers
 
 ENTITIES = st.integers(0, 8)

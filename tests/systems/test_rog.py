@@ -14,11 +14,11 @@ from kgqa_core.lm.types import LanguageModel
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import LabelPath, Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.asking import answer_all
 from tests.systems.following import LINES, answer_one, answers, lines_under
 
 

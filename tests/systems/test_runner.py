@@ -19,11 +19,12 @@ from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import Budget, Meter, Metered, is_allowed
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.systems.answering import answer_with
-from kgqa_core.systems.runner import answer_all, keep_back
+from kgqa_core.systems.runner import keep_back
 from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.asking import answer_all
 from tests.systems.steered import ONE, PROMPTS, THREE, TWO, Batches, Steered, asks_in_turns, direct
 
 

@@ -91,8 +91,8 @@ def test_the_controls_stay_inside_too(world: World) -> None:
     system, questions = world
     assert system.subgraphs is not None
     rows, graph = [*map(system.subgraphs.to_rows, questions)], system.subgraphs.graph
-    likes = graph.relation_names.index("likes")
-    inside = answer_by_path(graph, rows[1], (likes,))
+    search, likes = SearchGraph(graph, system.graph, system.subgraphs, 2, False), graph.relation_names.index("likes")
+    inside = answer_by_path(search, rows[1], (likes,))
     assert [system.graph.label_of(int(system.subgraphs.entity[row])) for row in inside.answers] == ["m.rock"]
-    _, ceiling = follow_gold_chains(graph, rows, max_hops=2)
+    _, ceiling = follow_gold_chains(search, rows)
     assert [prediction.covered for prediction in ceiling] == [True, True, False, True, *[False] * 3, True]

@@ -171,16 +171,11 @@ def question_set(run: Pipeline) -> QuestionSet:
 def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Fit the template control on training questions and score both controls on the evaluation split."""
     search = opening.search_graph(run)
-    control = fit_template_control(
-        search.graph,
-        search.place(read_questions(run.artifact("questions").folder, "train")),
-        max_hops=search.max_hops,
-        reenter_topic=search.reenter_topic,
-        progress=partial(run.progress, "fitting the template control"),
-    )
+    taught = search.place(read_questions(run.artifact("questions").folder, "train"))
+    control = fit_template_control(search, taught, progress=partial(run.progress, "fitting the template control"))
     control.save(folder / "template_control.json")
     asked = search.place(opening.read_with_hops(run, run.config.evaluation.split))
-    rows = score_controls(control, asked, max_hops=search.max_hops)
+    rows = score_controls(control, asked)
     write_json(folder / "scores.json", rows)
     for row in rows:
         recorder.metrics(row["overall"], "hits1", "f1", prefix=f"{row['role'].replace(' ', '_')}.")

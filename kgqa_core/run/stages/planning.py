@@ -157,15 +157,15 @@ def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     if not questions:
         raise InputError(f"there are no {split} questions to plan; set evaluation.split")
     search, told = opening.plan_graph(run), partial(run.progress, f"planning ({planner}, seed {spec.seed})")
-    with opening.open_planner(run, planner, spec.seed) as opened:
+    with opening.open_planner(run, planner, spec.seed) as (opened, meter):
         started = time.process_time()
-        plans = evaluate.ask_planner(opened.planner, questions, num_plans=num_plans, progress=told)
+        plans = evaluate.ask_planner(opened, questions, num_plans=num_plans, progress=told)
         recorder.metric("plan.cpu_seconds", time.process_time() - started)
-        if opened.meter:
+        if meter:
             recorder.param("model.plan", opening.model_label(run.config, "plan"))
             # Calls and tokens are logical ones: equal whether they were remembered or paid.
             counted = ("num_calls", "num_prompt_tokens", "num_tokens", "paid_calls")
-            recorder.metrics(opened.meter.usage(), *counted, prefix="lm.")
+            recorder.metrics(meter.usage(), *counted, prefix="lm.")
     f1 = None
     if search is not None:
         asked = read_questions(run.artifact("questions").folder, split)

@@ -99,10 +99,9 @@ def _choice_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def trial_config(config: RunConfig, row: str, settings: Mapping[str, Any]) -> RunConfig:
     """Return the run in which a row answers dev questions under some settings, and nothing is chosen."""
-    assert config.systems is not None
-    choose = config.systems.choose
+    choose = config.comparison.choose
     asked = {"num_questions": choose.num_questions, "draw": choose.draw, "choose": ChooseSection()}
-    systems = config.systems.with_settings(row, settings).model_copy(update=asked)
+    systems = config.comparison.with_settings(row, settings).model_copy(update=asked)
     evaluation = config.evaluation.model_copy(update={"split": "dev"})
     return config.model_copy(update={"systems": systems, "evaluation": evaluation})
 
@@ -120,8 +119,7 @@ def _system_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed: int) -> StageSpec:
-    assert config.systems is not None
-    systems = config.systems
+    systems = config.comparison
     name, own = systems.rows()[row][0], systems.settings_of(row)
     kind, asks = system_type(name), systems.roles_of(row)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
@@ -201,9 +199,8 @@ def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recor
 
 def _choose_settings(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Let each point of a row's grid answer, unless a killed run has had it answer; keep the best."""
-    assert run.config.systems is not None
     row, answerer = str(spec.section.get("row", spec.section["system"])), spec.section.get("answered_by", "lm")
-    points, figures = run.config.systems.choose.points(row), []
+    points, figures = run.config.comparison.choose.points(row), []
     for number, settings in enumerate(points, start=1):
         trial, own = Pipeline(trial_config(run.config, row, settings)), folder / JOURNAL / f"point-{number}"
         if not (own / SCORES).is_file():  # written last
@@ -270,6 +267,7 @@ class Chunk:
     key: str  # of the stage
     fingerprint: str  # of its recipe
     number: int
+    size: int  # of all chunks but the last, in questions
     folder: Path  # where its parts go
 
     def part(self, table: str) -> Path:
@@ -286,15 +284,15 @@ class Chunk:
 
 def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
-    from kgqa_core.run.compare import read_asked, section_of
+    from kgqa_core.run.compare import read_asked
 
-    size, asked = section_of(run).chunk, read_asked(run)
+    size, asked = run.config.comparison.chunk, read_asked(run)
     parts = folder / JOURNAL / f"{PARTS}-{size}"
     parts.mkdir(parents=True, exist_ok=True)
     config, recipe = run.config.model_dump_json(), run.recipe(spec.key)
     assert recipe is not None  # what it stands on is made
     numbers = range(math.ceil(len(asked) / size))
-    chunks = [Chunk(config, spec.key, recipe.fingerprint, number, parts) for number in numbers]
+    chunks = [Chunk(config, spec.key, recipe.fingerprint, number, size, parts) for number in numbers]
     left = [chunk for chunk in chunks if not chunk.is_done()]
     with _mapper(run, spec.key, min(len(left) * size, len(asked)), len(chunks) - len(left)) as map_chunks:
         map_chunks(answer_chunk, left)
@@ -349,10 +347,8 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
     from kgqa_core.run.compare import cached_bench, close_bench
 
     bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint, run)
-    systems = RunConfig.model_validate_json(chunk.config).systems
-    assert systems is not None
     try:
-        done = bench.answer(questions[chunk.number * systems.chunk : (chunk.number + 1) * systems.chunk])
+        done = bench.answer(questions[chunk.number * chunk.size : (chunk.number + 1) * chunk.size])
     except BaseException:
         close_bench()  # its meters hold calls of questions that will be asked again
         raise
