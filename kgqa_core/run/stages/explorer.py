@@ -193,8 +193,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     system.answer([one for one in questions if one.topics][:1])
     costs = [AnswerCost() for _ in range(config.evaluation.passes)]
     source, parts = Source(graph=run.artifact("graph").content, system=name), []
-    how: Any = {"entity_names": graph.entity_names, "render_path": system.render, "source": source}
-    with open_predictions(folder / "predictions.parquet", **how) as write:
+    with open_predictions(folder / "predictions.parquet", graph, source) as write:
         for number, cost in enumerate(costs, start=1):
             done = 0
             for asked, predictions in answer_stream(partial(system.answer, cost=cost), questions, chunk=CHUNK):
