@@ -22,6 +22,7 @@ from kgqa_core.evaluation.predictions import Source, answer_stream, open_predict
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run import open as opening
+from kgqa_core.run.open import explorer_key
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, subgraph_keys, walk_of
@@ -39,12 +40,6 @@ EXPLORER = "explorer"  # what MLflow calls it, too
 CONFIG = (".yaml", ".yml")
 CHUNK = 4096  # questions that are answered, written and scored together
 SHOWN = ("hits1", "f1", "em", "coverage")
-
-
-def explorer_key(config: RunConfig, seed: int) -> str:
-    """Return the stage of the explorer that a seed's systems use: of that seed, else the first."""
-    seeds = config.exploration.seeds
-    return f"explorer-seed{seed if seed in seeds else seeds[0]}"
 
 
 def _encodings_specs(config: RunConfig) -> Iterator[StageSpec]:

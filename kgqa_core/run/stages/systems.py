@@ -28,11 +28,11 @@ from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.lm.calls import Meter
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
-from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
+from kgqa_core.run.open import explorer_key, graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
-from kgqa_core.run.stages.explorer import explorer_key, record_scores
+from kgqa_core.run.stages.explorer import record_scores
 from kgqa_core.run.stages.tuning import PLAN, model_files, model_recipe, model_stages, plan_stages, prompt_hashes
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.tracking import Recorder
