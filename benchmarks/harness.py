@@ -6,7 +6,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +17,10 @@ from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.evaluation.compare import side_by_side
 from kgqa_core.evaluation.figures import system_row
-from kgqa_core.evaluation.predictions import SystemSource, render_path
+from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.evaluation.tables import render_side_by_side
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.reason import DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import read_prompts
@@ -30,7 +30,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.systems.controls import answer_by_path
 from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
-from kgqa_core.systems.types import Ask, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, Round, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
 
 ASKED_MS = 0.3
@@ -216,29 +216,13 @@ def evaluate(system: Nothing, questions: Sequence[Question], walk: SearchGraph, 
     model = Metered(Instant(), meter=meter, system=system.name)
     source = SystemSource("graph", system.name, 0, "lm", "instant")
     bench, parts = Bench(system, walk, model, (meter,), source), list[Path]()
-    render = renderer(walk.entities)
     for start in range(0, len(questions), CHUNK):
         with clock.on("running"):
             answered = bench.answer_all(questions[start : start + CHUNK])
         parts.append(path.with_name(f"{path.stem}-{start}.parquet"))
         with clock.on("writing"):
-            usage, stopped = meter.take()
-            write_answered(
-                parts[-1],
-                answered,
-                source=source,
-                entity_names=walk.entities.entity_names,
-                render_path=render,
-                usage=usage,
-                stopped=stopped,
-            )
+            write_answered(parts[-1], Round(answered, *meter.take()), walk.entities, source)
             write_calls(parts[-1].with_suffix(".calls"), answered)
     with clock.on("merging"):
         merge_parts(parts, path)
         merge_parts([part.with_suffix(".calls") for part in parts], path.with_suffix(".calls"))
-
-
-def renderer(graph: KnowledgeGraph) -> Callable[[Any], str]:
-    """Return what makes a path readable."""
-    names, labels = graph.entity_names, graph.relation_names
-    return lambda path: render_path(path, entity_names=names, relation_names=labels)

@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
@@ -20,7 +19,7 @@ from typing import Any
 
 from benchmarks.harness import Instant
 from benchmarks.measure import write_section
-from kgqa_core.evaluation.predictions import SystemSource, render_path
+from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
@@ -101,23 +100,13 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
         source = SystemSource("graph", "rog", 0, "lm", model.name)
         bench = Bench(Rog(search, prompts, plans, RogSection()), search, model, (model.meter,), source)
 
-        render = partial(render_path, entity_names=graph.entity_names, relation_names=graph.relation_names)
-
         def go(topic: str) -> None:
             file = folder / f"{topic}.jsonl"
             loaded = Loaded()
             loaded.questions += link_file(QuestionFile(file, "test"), loaded, read=JSONL.read, resolver=Resolver(graph))
             done = bench.answer(loaded.questions)
             write_calls(folder / "calls.parquet", done.answered)
-            write_answered(
-                folder / "predictions.parquet",
-                done.answered,
-                source=source,
-                entity_names=graph.entity_names,
-                render_path=render,
-                usage=done.usage,
-                stopped=done.stopped,
-            )
+            write_answered(folder / "predictions.parquet", done, graph, source)
 
         for topic, text in ASKED.items():
             line = {"question": text, "topics": [topic], "answers": ["Dan Oak"]}

@@ -84,7 +84,7 @@ def ask_system(pipeline: Pipeline, question: str, *topics: str, row: str | None 
     lines = []
     scored = zip(prediction.candidates, prediction.scores, strict=True)
     for (entity, score), path in zip_longest(scored, prediction.paths[: len(prediction.candidates)]):
-        shown = render_path(path or (), entity_names=graph.entity_names, relation_names=graph.relation_names)
+        shown = render_path(path or (), graph)
         named, is_supported = (graph.name_of(entity), graph.label_of(entity)), supported.get(entity, bool(path))
         lines.append(SystemLine(*named, score, entity in supported, is_supported, shown))
     return SystemReply(

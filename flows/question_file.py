@@ -35,7 +35,6 @@ from kgqa_core.evaluation.predictions import (
     answer_stream,
     make_rows,
     open_predictions,
-    render_path,
     unfinished,
 )
 from kgqa_core.graph.input_files import require_file
@@ -173,14 +172,12 @@ def answer_file(
     require_places(path, out)
     loaded, rejected, done, total = Loaded(), Rejected(), 0, _count_lines(path)
     questions = link_file(QuestionFile(path, "test"), loaded, read=read, resolver=Resolver(who.graph))
-    names: dict[str, Any] = {"entity_names": who.graph.entity_names}
-    render = partial(render_path, **names, relation_names=who.graph.relation_names)
     with ExitStack() as stack:
         write = keep = None
         if out is not None:
             is_table = isinstance(out, Path) and out.suffix.lower() not in JSONL_SUFFIXES
             opened = partial(open_predictions, source=who.source) if is_table else open_lines
-            write = stack.enter_context(opened(out, **names, render_path=render))
+            write = stack.enter_context(opened(out, who.graph))
         if isinstance(out, Path):
             rejected.file = out.with_name(f"{out.name}.rejects.jsonl")
             keep = stack.enter_context(stack.enter_context(written_whole(rejected.file)).open("w", encoding="utf-8"))
@@ -202,11 +199,11 @@ def answer_file(
 
 
 @contextmanager
-def open_lines(out: Path | TextIO, **how: Any) -> Iterator[WriteRows]:
-    """Yield what writes answers as they come, each as ``answer_line``; ``how`` as of ``make_row``."""
+def open_lines(out: Path | TextIO, graph: KnowledgeGraph) -> Iterator[WriteRows]:
+    """Yield what writes answers as they come, each as ``answer_line``."""
 
     def write(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
-        lines.writelines(map(answer_line, make_rows(questions, predictions, **how)))
+        lines.writelines(map(answer_line, make_rows(questions, predictions, graph)))
         lines.flush()
 
     if not isinstance(out, Path):

@@ -22,7 +22,7 @@ from kgqa_core.evaluation.figures import ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
 from kgqa_core.evaluation.tables import report_scopes
 from kgqa_core.run.ensure import CHANGES, DOCUMENT
-from kgqa_core.run.stages.explorer import explorer_key
+from kgqa_core.run.open import explorer_key
 from kgqa_core.run.stages.systems import COMPARISON
 from tasks.garbage import HISTORY
 from tasks.release import Releases, champion_of, model_name
@@ -278,7 +278,7 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
     strongest first at each step, from nodes that are drawn themselves; ``nodes``: probability in percent of what is
     drawn; ``num_edges`` of all. ``more``: where not all are drawn, the same with up to ``MOST_ASKED`` edges, packed.
     """
-    key = explorer_key(pipeline.config, pipeline.config.exploration.seeds[0])
+    key = explorer_key(pipeline.config)
     if key not in pipeline.specs or pipeline.find(key) is None or "subgraphs" in pipeline.specs or not ids:
         return {}  # systems that walk without an explorer do not train it
     from kgqa_core.explorer.batch import question_arrays

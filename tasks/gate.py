@@ -145,11 +145,10 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
             batch_size=pipeline.config.runtime.batch_size,
         )
         questions, done = gate_questions(pipeline), 0
-        how: Any = {"entity_names": graph.entity_names, "render_path": system.render}
-        how["source"] = Source(graph=inputs["graph"], system=f"explorer {release.explorer}")
+        source = Source(graph=inputs["graph"], system=f"explorer {release.explorer}")
         with (
             torch_threads(pipeline.config.runtime.threads),
-            open_predictions(folder / PREDICTIONS, **how) as write_rows,
+            open_predictions(folder / PREDICTIONS, graph, source) as write_rows,
         ):
             for asked, predictions in answer_stream(system.answer, questions, chunk=CHUNK):
                 write_rows(asked, predictions)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +79,18 @@ class Source:
     about: SystemSource | None = None  # None: the file is no system's
 
 
+class Names(Protocol):
+    """What entities and relations are called, by id: all that is read of a KnowledgeGraph here."""
+
+    @property
+    def entity_names(self) -> Sequence[str]:
+        """Names by entity id."""
+
+    @property
+    def relation_names(self) -> Sequence[str]:
+        """Names by relation id."""
+
+
 PredictionRow = tuple[Outcome, str, list[str], list[str]]
 """What metrics need by entity id, the question's text, and the names of answers and golds."""
 
@@ -110,17 +122,10 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_predictions(
-    path: Path,
-    *,
-    entity_names: Sequence[str],
-    render_path: Callable[[ReasoningPath], str],
-    source: Source | None = None,
-) -> Iterator[WriteRows]:
+def open_predictions(path: Path, names: Names, source: Source | None = None) -> Iterator[WriteRows]:
     """Yield what writes answers to a table of ``schemas.PREDICTIONS`` as they come; see ``unfinished``.
 
-    ``entity_names`` is indexed by entity id; ``render_path`` makes an evidence path readable. Without a ``source`` it
-    can be scored but not compared.
+    Without a ``source`` it can be scored but not compared.
     """
     known = None if source is None else {GRAPH_KEY: source.graph.encode(), SYSTEM_KEY: source.system.encode()}
     schema = PREDICTIONS.with_metadata(known)
@@ -128,7 +133,7 @@ def open_predictions(
 
     def write(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
         nonlocal waiting
-        rows = make_rows(questions, predictions, entity_names=entity_names, render_path=render_path)
+        rows = make_rows(questions, predictions, names)
         waiting = pa.concat_tables([waiting, pa.Table.from_pylist(rows, schema=schema)])
         while waiting.num_rows >= ROWS_AT_ONCE:
             table.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
@@ -140,20 +145,15 @@ def open_predictions(
             table.write_table(waiting.combine_chunks())
 
 
-def make_rows(questions: Sequence[Question], predictions: Iterable[Prediction], **how: Any) -> list[dict[str, Any]]:
+def make_rows(questions: Sequence[Question], predictions: Iterable[Prediction], names: Names) -> list[dict[str, Any]]:
     """Return the table row of each question, as ``make_row`` makes it; without a prediction it is empty."""
     by_id = {prediction.question_id: prediction for prediction in predictions}
-    return [make_row(one, by_id.get(one.id, Prediction(one.id, (), (), ())), **how) for one in questions]
+    return [make_row(one, by_id.get(one.id, Prediction(one.id, (), (), ())), names) for one in questions]
 
 
-def make_row(
-    question: Question,
-    prediction: Prediction,
-    *,
-    entity_names: Sequence[str],
-    render_path: Callable[[ReasoningPath], str],
-) -> dict[str, Any]:
+def make_row(question: Question, prediction: Prediction, names: Names) -> dict[str, Any]:
     """Return the table row of one question; an empty evidence path becomes empty text."""
+    entity_names = names.entity_names
     answers = prediction.candidates[: len(prediction.answers)]  # as a rule; candidates may be thousands
     if {*answers} != {*prediction.answers}:
         rank = {entity: place for place, entity in enumerate(prediction.candidates)}
@@ -169,7 +169,7 @@ def make_row(
         "gold_ids": question.answers,
         "candidate_ids": prediction.candidates,
         "candidate_scores": prediction.scores,
-        "paths": [render_path(steps) if steps else "" for steps in prediction.paths],
+        "paths": [render_path(steps, names) if steps else "" for steps in prediction.paths],
         "covered": prediction.covered,
         "verdict": prediction.verdict,
         "gold_verdict": question.verdict,
@@ -177,8 +177,9 @@ def make_row(
     }
 
 
-def render_path(path: ReasoningPath, *, entity_names: Sequence[str], relation_names: Sequence[str]) -> str:
+def render_path(path: ReasoningPath, names: Names) -> str:
     """Return a path as readable triples, in walking order."""
+    entity_names, relation_names = names.entity_names, names.relation_names
     triples = (f"({entity_names[s.head]}, {relation_names[s.relation]}, {entity_names[s.tail]})" for s in path)
     return " → ".join(triples)
 

@@ -18,6 +18,7 @@ from kgqa_core.config import EncoderSection, EvaluationSection, LocalEncoderSect
 from kgqa_core.config_base import Section
 from kgqa_core.config_file import explain
 from kgqa_core.errors import ArtifactError, InputError, LinkError, shorten
+from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.link import link_question
 from kgqa_core.run.open import encoder_of, load_system, open_system, relation_texts, unit_norm
@@ -92,7 +93,7 @@ class Answerer:
 
     def _in_words(self, question: Question, prediction: Prediction) -> Answer:
         graph, answers = self.system.graph, set(prediction.answers)
-        paths = [self.system.render(path) for path in prediction.paths]
+        paths = [render_path(path, graph) for path in prediction.paths]
         lines = tuple(
             AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path or "")
             for (entity, score), path in zip_longest(

@@ -36,7 +36,6 @@ from kgqa_core.run import open as opening
 from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import StageSpec
-from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.run.stages.systems import chosen_settings
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.etd import ExplorerSystem
@@ -115,7 +114,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     mask = pipeline.config.exploration.mask_topics
     asked = [PlanQuestion(one.id, one.asked(mask), one.topics) for one in search.place(questions)]
     topics = [one.topics for one in asked]
-    explored = _open_explorer(pipeline, seed).answer(questions)
+    explored = opening.open_system(pipeline, seed).answer(questions)
     with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as (planner, _):
         plans = planner.plan(asked, num_plans=settings.num_plans)
     reached = reached_by(search, topics, plans)
@@ -137,12 +136,6 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
         for at, question in enumerate(questions)
     ]
     return describe_choice(rows, alone)
-
-
-def _open_explorer(pipeline: Pipeline, seed: int, other: Pipeline | None = None) -> ExplorerSystem:
-    """Open the explorer that a seed's systems use, of another run if one is given."""
-    own = int(explorer_key((other or pipeline).config, seed).rpartition("seed")[2])
-    return opening.open_system(pipeline, own, trained_by=other)
 
 
 class Parts:
@@ -183,7 +176,7 @@ class Parts:
         """Return the explorer of this seed, or that of the run that the settings name; both walk this run's graph."""
         conf = system_type(self.name).depends_on_run(self.settings)
         other = None if conf is None else self.pipeline.other_run(conf)
-        return _open_explorer(self.pipeline, self.seed, other)
+        return opening.open_system(self.pipeline, self.seed, trained_by=other)
 
     def candidates(self) -> CandidateSource:
         """Return the explorer, or the hard negatives that take its place."""
@@ -240,25 +233,22 @@ class Parts:
 
     def _model(self, answerer: str) -> LanguageModel | None:
         """Return whoever plays the language model, metered and held to the cap of calls; None: nothing is asked."""
-        player: LanguageModel
+        role: Role = "reason"
         if answerer == "lm":
             seed, roles = planner_seed(self.pipeline.config, self.seed), self.systems.roles_of(self.row)
             if not roles:
                 return None
-            opened = opening.open_players(self.pipeline, seed, roles, row=self.row)
-            role: Role = "reason" if "reason" in roles else roles[-1]
-            self.base = opening.base_content(self.pipeline, role, self.row) or opened[role].model.name
-            return self._metered(opened)
-        if answerer == "oracle":
+            players = opening.open_players(self.pipeline, seed, roles, row=self.row)
+            role = "reason" if "reason" in roles else roles[-1]
+            self.base = opening.base_content(self.pipeline, role, self.row)
+        elif answerer == "oracle":
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
-            player = open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
+            settings = oracle.model_copy(update={"seed": oracle.seed + self.seed})
+            players = {role: Player(open_oracle(knowledge, settings=settings))}
         else:
-            player = open_random(self.seed) if answerer == "random" else open_first()
-        self.base = player.name
-        return self._metered({"reason": Player(player)})
-
-    def _metered(self, players: Mapping[Role, Player]) -> LanguageModel:
+            players = {role: Player(open_random(self.seed) if answerer == "random" else open_first())}
+        self.base = self.base or players[role].model.name
         budget = Budget(calls=self.max_calls)
         entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)
         model, meter = self.stack.enter_context(entered)

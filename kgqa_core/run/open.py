@@ -118,11 +118,17 @@ def read_with_hops(pipeline: Pipeline, *splits: Split) -> list[Question]:
     return fill_hops(questions, graph_of(pipeline), reenter_topic=reenter, subgraphs=subgraphs_of(pipeline))
 
 
+def explorer_key(config: RunConfig, seed: int | None = None) -> str:
+    """Return the stage of the explorer that a seed's systems use: of that seed, else the first."""
+    seeds = config.exploration.seeds
+    return f"explorer-seed{seed if seed in seeds else seeds[0]}"
+
+
 def open_system(pipeline: Pipeline, seed: int | None = None, *, trained_by: Pipeline | None = None) -> ExplorerSystem:
-    """Open the run's trained explorer of a seed, the first by default, or that of another run over this one's graph."""
+    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph."""
     config, trained = pipeline.config, trained_by or pipeline
     system = load_system(
-        trained.artifact(f"explorer-seed{trained.config.exploration.seeds[0] if seed is None else seed}").folder,
+        trained.artifact(explorer_key(trained.config, seed)).folder,
         graph=graph_of(pipeline),
         encoder=encoder_of(config.encoding).name,
         encode=partial(encode_all, pipeline),

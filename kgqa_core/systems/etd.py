@@ -18,7 +18,6 @@ from pydantic import Field
 from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.compare import NOBODY
-from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import Answers, match_answers
@@ -28,7 +27,7 @@ from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import meant_by_verdict
 from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, System, SystemAnswer
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
+from kgqa_core.types import LabelPath, Prediction, Question
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.explore import Exploration
@@ -122,10 +121,6 @@ class ExplorerSystem:
         limits = {"edge_budget": budget, "attention_threshold": attention_threshold}
         given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
         return replace(self, card=replace(self.card, **given))
-
-    def render(self, path: ReasoningPath) -> str:
-        """Return a path as readable triples, in walking order."""
-        return render_path(path, entity_names=self.graph.entity_names, relation_names=self.graph.relation_names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,12 @@ from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.calls import Meter, RoleModels
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.schemas import METER
-from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
+from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Round, Status, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question, check_ranking
 
 FRAME_TOKENS = 64  # more than any chat template puts around a prompt
 MAX_KEPT_ERROR = 4000  # characters of a traceback, its end
 NO_ANSWER = Answers(())
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Some questions that were answered together."""
-
-    answered: list[Answered]
-    usage: pa.Table  # schemas.METER
-    stopped: dict[str, str]  # questions that a budget stopped, with the limit
 
 
 @dataclass(frozen=True, slots=True)

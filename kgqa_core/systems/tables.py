@@ -5,7 +5,7 @@ Both are written in parts, as questions are answered, and put together at the en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, SystemSource, make_row
+from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, Names, SystemSource, make_row
 from kgqa_core.graph.input_files import rebatch
 from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
-from kgqa_core.systems.types import Answered, AskedCall
-from kgqa_core.types import Prediction, ReasoningPath, Step
+from kgqa_core.systems.types import Answered, AskedCall, Round
+from kgqa_core.types import Prediction, Step
 
 AS_PART: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 """How a part is written, which is read once and then gone; the merged file is compressed."""
@@ -28,26 +28,13 @@ SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
 FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
 
 
-def write_answered(
-    path: Path,
-    answered: Sequence[Answered],
-    *,
-    source: SystemSource,
-    entity_names: Sequence[str],
-    render_path: Callable[[ReasoningPath], str],
-    usage: pa.Table | None = None,
-    stopped: Mapping[str, str] | None = None,
-) -> None:
-    """Write one row per question, in order; the file appears only when it is complete.
-
-    ``usage`` has rows of schemas.METER of these questions, perhaps of more (None: nothing was asked); ``stopped`` the
-    questions that a budget stopped, with the limit.
-    """
-    spent = sum_usage(usage) if usage is not None else {}
+def write_answered(path: Path, done: Round, names: Names, source: SystemSource) -> None:
+    """Write one row per question, in order; the file appears only when it is complete."""
+    spent = sum_usage(done.usage)
     rows = []
-    for one in answered:
+    for one in done.answered:
         prediction = one.answer.prediction
-        row = make_row(one.question, prediction, entity_names=entity_names, render_path=render_path)
+        row = make_row(one.question, prediction, names)
         supported = dict(zip(prediction.answers, one.faithful, strict=False))
         rows.append(
             row
@@ -63,7 +50,7 @@ def write_answered(
                 "plans": [" → ".join(plan) for plan in one.answer.plans],
                 "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
                 "confidence": one.confidence,
-                "stopped": (stopped or {}).get(one.question.id),
+                "stopped": done.stopped.get(one.question.id),
             }
         )
     schema = SYSTEM_PREDICTIONS.with_metadata(source.metadata())

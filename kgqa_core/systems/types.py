@@ -13,6 +13,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+import pyarrow as pa
+
 from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, Generation
 from kgqa_core.types import LabelPath, Prediction, Question
@@ -117,6 +119,15 @@ class Answered:
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
     num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
     confidence: float | None = None  # 0..1: the system's own, else that of the last call; None: nobody told
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Some questions that were answered together."""
+
+    answered: Sequence[Answered]
+    usage: pa.Table  # schemas.METER, of these questions, perhaps of more
+    stopped: Mapping[str, str]  # questions that a budget stopped, with the limit
 
 
 @dataclass(slots=True)

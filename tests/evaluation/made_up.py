@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,11 @@ from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
 from kgqa_core.schemas import METER
 from kgqa_core.systems.tables import write_answered
-from kgqa_core.systems.types import Answered, AskedCall, Status, SystemAnswer
+from kgqa_core.systems.types import Answered, AskedCall, Round, Status, SystemAnswer
 from kgqa_core.types import Prediction, Question, Step
 
 GRAPH = "ab" * 32
-NAMES = [f"entity {number}" for number in range(31)]
+NAMES = SimpleNamespace(entity_names=[f"entity {number}" for number in range(31)], relation_names=["leads_to"])
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,12 @@ def write_system(
     path = folder / f"{source.name}.parquet"
     pairs = list(zip(questions, replies, strict=True))
     rows = [reply.usage(question) for question, reply in pairs if reply.calls]
-    write_answered(
-        path,
+    done = Round(
         [reply.answered(question) for question, reply in pairs],
-        source=source,
-        entity_names=NAMES,
-        render_path=str,
-        usage=pa.Table.from_pylist(rows, schema=METER),
-        stopped={question.id: reply.stopped for question, reply in pairs if reply.stopped},
+        pa.Table.from_pylist(rows, schema=METER),
+        {question.id: reply.stopped for question, reply in pairs if reply.stopped},
     )
+    write_answered(path, done, NAMES, source)
     return path
 
 

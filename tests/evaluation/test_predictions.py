@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from kgqa_core.evaluation.predictions import (
     render_path,
 )
 from kgqa_core.schemas import PREDICTIONS
-from kgqa_core.types import Prediction, Question, ReasoningPath, Step
+from kgqa_core.types import Prediction, Question, Step
 from tests.conftest import kgqa
 
 NAMES = ["Ann", "Bob", "The Cat", "Ann", *(f"entity {number}" for number in range(4, 13))]  # two share a name
@@ -33,14 +34,10 @@ STEP = Step(head=7, relation=0, tail=11)
 PREDICTION = Prediction("q1", (11, 2, 3), (0.5, 0.25, 0.25), (2, 3, 11, 12), ((STEP,), ()), True, verdict=True)
 
 
-def render(path: ReasoningPath) -> str:
-    return " -> ".join(NAMES[step.tail] for step in path)
-
-
 def write(
     path: Path, questions: Sequence[Question], predictions: Sequence[Prediction] = (), source: Source | None = None
 ) -> Path:
-    with open_predictions(path, entity_names=NAMES, render_path=render, source=source) as write_rows:
+    with open_predictions(path, SimpleNamespace(entity_names=NAMES, relation_names=["leads_to"]), source) as write_rows:
         write_rows(questions, predictions)
     return path
 
@@ -56,7 +53,7 @@ def test_a_row_names_the_answers_best_first_and_what_the_metrics_need_comes_back
     row = table.to_pylist()[1]
     assert row["answer_ids"] == [11, 2, 3, 12]  # by rank, the one that is no candidate last
     assert row["prediction"] == ["entity 11", "The Cat", "Ann", "entity 12"]
-    assert (row["ground_truth"], row["paths"]) == (["Ann", "entity 5"], ["entity 11", ""])
+    assert (row["ground_truth"], row["paths"]) == (["Ann", "entity 5"], ["(entity 7, leads_to, entity 11)", ""])
     (empty, *_, none), (full, text, _, golds) = read_predictions(path)
     assert (empty.question_id, empty.hops, empty.golds, list(empty.candidates)) == ("q2", None, frozenset(), [])
     assert (full.golds, full.answers) == (frozenset({3, 5}), frozenset({2, 3, 11, 12}))
@@ -67,7 +64,8 @@ def test_a_row_names_the_answers_best_first_and_what_the_metrics_need_comes_back
 
 def test_paths_read_in_walking_order() -> None:
     path = (Step(2, 1, 0, reverse=True), Step(2, 0, 1))
-    text = render_path(path, entity_names=["Ann", "1999", "Ash"], relation_names=["release_year", "starred_actors"])
+    names = SimpleNamespace(entity_names=["Ann", "1999", "Ash"], relation_names=["release_year", "starred_actors"])
+    text = render_path(path, names)
     assert text == "(Ash, starred_actors, Ann) → (Ash, release_year, 1999)"
 
 

@@ -39,7 +39,7 @@ def write(tmp_path: Path) -> Write:
     ) -> EvaluatedRun:
         path = tmp_path / f"{name}.parquet"
         source = Source(graph, f"system {name}")
-        with open_predictions(path, entity_names=NAMES, render_path=str, source=source) as write_rows:
+        with open_predictions(path, NAMES, source) as write_rows:
             write_rows(questions, predictions)
         return read_system_run(path, name)
 
@@ -121,7 +121,7 @@ def test_files_that_are_no_run_say_why(tmp_path: Path, write: Write) -> None:
     write("one", QUESTIONS, [])
     with pytest.raises(InputError, match=r"there is no predictions file .* did you mean 'one\.parquet'"):
         read_system_run(tmp_path / "ones.parquet", "B")
-    with open_predictions(tmp_path / "plain.parquet", entity_names=NAMES, render_path=str) as write_rows:
+    with open_predictions(tmp_path / "plain.parquet", NAMES) as write_rows:
         write_rows(QUESTIONS, [])
     with pytest.raises(InputError, match="does not say on which graph it was made; evaluate that run again"):
         read_system_run(tmp_path / "plain.parquet", "B")
@@ -163,7 +163,7 @@ def test_a_table_that_is_no_systems_is_a_run_without_a_record(tmp_path: Path) ->
     path = tmp_path / "p.parquet"
     found = [Prediction("q1", (7,), (1.0,), (7,))]
     source = Source(GRAPH, "explorer (seed 1)")
-    with open_predictions(path, entity_names=NAMES, render_path=str, source=source) as write_rows:
+    with open_predictions(path, NAMES, source) as write_rows:
         write_rows(ANSWERED, found)
     run = read_system_run(path)
     assert (run.name, run.about, run.record) == ("explorer (seed 1)", None, None)

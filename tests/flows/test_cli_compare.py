@@ -44,8 +44,9 @@ def write(tmp_path: Path) -> Write:
         ]
         replies = [Prediction(one.id, one.answers, (1.0,) * len(one.answers), one.answers) for one in questions]
         path = tmp_path / f"{name}.parquet"
-        names, source = ["", "Rome", "Oslo", "Bern"], Source(graph, f"system {name}")
-        with open_predictions(path, entity_names=names, render_path=str, source=source) as write_rows:
+        names = SimpleNamespace(entity_names=["", "Rome", "Oslo", "Bern"], relation_names=[])
+        source = Source(graph, f"system {name}")
+        with open_predictions(path, names, source) as write_rows:
             write_rows(questions, replies[:num_right])
         return path
 

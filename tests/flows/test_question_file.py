@@ -24,7 +24,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.evaluation.figures import make_figures
 from kgqa_core.evaluation.metrics import QuestionScores, score_predictions
-from kgqa_core.evaluation.predictions import open_predictions, render_path
+from kgqa_core.evaluation.predictions import open_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.formats import Loaded, open_format, read_asked
@@ -81,8 +81,7 @@ def whole(pipeline: Pipeline, path: Path, out: Path) -> tuple[list[Question], Se
     system = open_system(pipeline)
     questions, _ = load_question_file(path, format="jsonl", graph=system.graph)
     predictions = system.answer(questions)
-    render = partial(render_path, entity_names=system.graph.entity_names, relation_names=system.graph.relation_names)
-    with open_predictions(out, entity_names=system.graph.entity_names, render_path=render) as write:
+    with open_predictions(out, system.graph) as write:
         write(questions, predictions)
     return questions, predictions
 

@@ -6,6 +6,7 @@ import json
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 from zlib import decompress
@@ -37,9 +38,9 @@ from tests.conftest import kgqa
 from tests.flows.conftest import Configure
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
-NAMES = ["", "Rome", "Monster, Inc.", HOSTILE]
+NAMES = SimpleNamespace(entity_names=["Italy", "Rome", "Monster, Inc.", HOSTILE], relation_names=["capital", "seen_in"])
 NOTHING: dict[str, Any] = {"tables": [], "sentences": [], "points": []}
-PATH = "(Italy, capital, Rome) → (Rome, seen_in, Monster, Inc.)"
+PATH = (Step(0, 0, 1), Step(1, 1, 2))
 
 
 def write_run(folder: Path, name: str, *answers: tuple[int, ...], gold: int = 1) -> Path:
@@ -48,14 +49,9 @@ def write_run(folder: Path, name: str, *answers: tuple[int, ...], gold: int = 1)
         Question(f"q{place:02}", f"which {HOSTILE} is {place}?", "", (0,), (gold,), "test", hops=1)
         for place in range(len(answers))
     ]
-    replies = [
-        Prediction(f"q{n:02}", own, (1.0,) * len(own), own, ((Step(0, 0, 1),),) * len(own))
-        for n, own in enumerate(answers)
-    ]
+    replies = [Prediction(f"q{n:02}", own, (1.0,) * len(own), own, (PATH,) * len(own)) for n, own in enumerate(answers)]
     path = folder / f"{name}.parquet"
-    with open_predictions(
-        path, entity_names=NAMES, render_path=lambda _: PATH, source=Source("a" * 64, name)
-    ) as write_rows:
+    with open_predictions(path, NAMES, Source("a" * 64, name)) as write_rows:
         write_rows(questions, replies)
     return path
 
@@ -160,8 +156,8 @@ def test_each_wrong_answer_was_lost_in_one_place(row: dict[str, Any], verdict: s
 
 def test_a_true_false_question_is_judged_as_in_all_figures(tmp_path: Path) -> None:
     asked = [Question(f"q{n}", "is it?", "", (0,), (1, 2), "test", hops=1, claim=1, verdict=True) for n in range(2)]
-    shown = Prediction("q0", (1,), (1.0,), (1,), ((Step(0, 0, 1),),), verdict=True)
-    with open_predictions(tmp_path / "claims.parquet", entity_names=NAMES, render_path=lambda _: PATH) as write_rows:
+    shown = Prediction("q0", (1,), (1.0,), (1,), (PATH,), verdict=True)
+    with open_predictions(tmp_path / "claims.parquet", NAMES) as write_rows:
         write_rows(asked, [shown, Prediction("q1", (), (), (), verdict=True)])  # the second guessed
     strict = score_file(tmp_path / "claims.parquet")["strict"]
     build([("claims", tmp_path / "claims.parquet")], tmp_path / "report", title="", beside=Beside(NOTHING))
@@ -179,7 +175,7 @@ def test_what_a_model_says_from_memory_was_lost_by_no_search(tmp_path: Path) -> 
 
 
 def test_an_answer_without_evidence_has_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.flows.test_report.PATH", "")
+    monkeypatch.setattr("tests.flows.test_report.PATH", ())
     page = build([("bare", write_run(tmp_path, "bare", (1,)))], tmp_path / "bare", title="bare", beside=Beside(NOTHING))
     assert data(page.parent, "q0000")["questions"][0]["runs"][0]["paths"] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,13 +15,13 @@ from flows.score import score_file
 from kgqa_core.config_lm import Price
 from kgqa_core.evaluation.predictions import SystemSource, read_predictions, read_source
 from kgqa_core.lm.calls import Account, Meter, Usage
-from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
+from kgqa_core.schemas import METER, SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems import tables
 from kgqa_core.systems.tables import merge_parts, sum_usage, write_answered, write_calls
-from kgqa_core.systems.types import Answered, AskedCall, SystemAnswer
+from kgqa_core.systems.types import Answered, AskedCall, Round, SystemAnswer
 from kgqa_core.types import Prediction, Question, Step
 
-NAMES = [f"entity {number}" for number in range(13)]
+NAMES = SimpleNamespace(entity_names=[f"entity {number}" for number in range(13)], relation_names=["leads_to"])
 SOURCE = SystemSource("c0ffee", "rog", 1, "oracle", "oracle-1", "5ad", pool="hard", settings={"num_plans": 3})
 QUESTION = Question("q1", "who?", "who?", topics=(7,), answers=(3, 5), split="test", hops=2)
 PATH = (Step(7, 0, 3),)
@@ -37,8 +38,10 @@ def an_answer(question: Question = QUESTION, **changes: Any) -> Answered:
     return Answered(question, found, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-def write(path: Path, answered: list[Answered], **more: Any) -> list[dict[str, Any]]:
-    write_answered(path, answered, source=SOURCE, entity_names=NAMES, render_path=str, **more)
+def write(
+    path: Path, answered: list[Answered], usage: pa.Table | None = None, stopped: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    write_answered(path, Round(answered, usage or METER.empty_table(), stopped or {}), NAMES, SOURCE)
     return pq.read_table(path).to_pylist()
 
 

@@ -22,6 +22,7 @@ from kgqa_core.evaluation.predictions import Source, answer_stream, open_predict
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run import open as opening
+from kgqa_core.run.open import explorer_key
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, subgraph_keys, walk_of
@@ -39,12 +40,6 @@ EXPLORER = "explorer"  # what MLflow calls it, too
 CONFIG = (".yaml", ".yml")
 CHUNK = 4096  # questions that are answered, written and scored together
 SHOWN = ("hits1", "f1", "em", "coverage")
-
-
-def explorer_key(config: RunConfig, seed: int) -> str:
-    """Return the stage of the explorer that a seed's systems use: of that seed, else the first."""
-    seeds = config.exploration.seeds
-    return f"explorer-seed{seed if seed in seeds else seeds[0]}"
 
 
 def _encodings_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -193,8 +188,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     system.answer([one for one in questions if one.topics][:1])
     costs = [AnswerCost() for _ in range(config.evaluation.passes)]
     source, parts = Source(graph=run.artifact("graph").content, system=name), []
-    how: Any = {"entity_names": graph.entity_names, "render_path": system.render, "source": source}
-    with open_predictions(folder / "predictions.parquet", **how) as write:
+    with open_predictions(folder / "predictions.parquet", graph, source) as write:
         for number, cost in enumerate(costs, start=1):
             done = 0
             for asked, predictions in answer_stream(partial(system.answer, cost=cost), questions, chunk=CHUNK):

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,15 @@ from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation import tables
 from kgqa_core.evaluation.compare import side_by_side
 from kgqa_core.evaluation.figures import system_row
-from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.lm.calls import Meter
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
-from kgqa_core.run.open import graph_of, has_generator, model_label, only_existing, subgraphs_of
+from kgqa_core.run.open import explorer_key, graph_of, has_generator, model_label, only_existing, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
-from kgqa_core.run.stages.explorer import explorer_key, record_scores
+from kgqa_core.run.stages.explorer import record_scores
 from kgqa_core.run.stages.tuning import PLAN, model_files, model_recipe, model_stages, plan_stages, prompt_hashes
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.tracking import Recorder
@@ -352,14 +350,10 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
     except BaseException:
         close_bench()  # its meters hold calls of questions that will be asked again
         raise
-    graph = bench.search.entities
     write_calls(chunk.part("calls"), done.answered)
     with written_whole(chunk.part("usage")) as unfinished:
         pq.write_table(done.usage, unfinished, compression="zstd")
-    names: dict[str, Any] = {"entity_names": graph.entity_names}
-    names["render_path"] = partial(render_path, **names, relation_names=graph.relation_names)
-    out, answered = chunk.part("predictions"), done.answered
-    write_answered(out, answered, source=bench.source, usage=done.usage, stopped=done.stopped, **names)
+    write_answered(chunk.part("predictions"), done, bench.search.entities, bench.source)
     return sum(done.usage["paid_calls"].to_pylist())
 
 
