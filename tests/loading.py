@@ -11,6 +11,7 @@ from kgqa_core.graph.closure import ClosureReport, build_from_dump
 from kgqa_core.graph.dump import DumpReport, parse_dump
 from kgqa_core.graph.dump_rows import DumpOptions
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.profiles import PROFILES
 from kgqa_core.questions.formats import Loaded, QuestionFile, open_format
 from kgqa_core.questions.link import Resolver, link_file
@@ -31,6 +32,13 @@ def graph_of_text(
         named.write_text(names, encoding="utf-8")
     build_graph(file, format=format, out_dir=folder / "graph", names=named, **options)
     return open_graph(folder / "graph")
+
+
+def searched(
+    graph: KnowledgeGraph, max_hops: int, *, reenter_topic: bool = False, subgraphs: Subgraphs | None = None
+) -> SearchGraph:
+    """Return the search of a graph, or of subgraphs of it."""
+    return SearchGraph(subgraphs.graph if subgraphs else graph, graph, subgraphs, max_hops, reenter_topic)
 
 
 def load_question_file(

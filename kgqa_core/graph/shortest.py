@@ -6,6 +6,7 @@ a table of hops, N bytes that stay in cache.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -81,18 +82,20 @@ def hops_to_many(
     """Return the shortest hop counts (1..max_hops, any relations, both directions) from topics to answers, -1 beyond.
 
     ``searches``: topics and answers; hops of an answer are those from the nearest topic. A path has at least one step:
-    an answer that is itself a topic is reached only with ``reenter_topic``.
+    an answer that is itself a topic is reached only with ``reenter_topic``. Those with the same topics share one.
     """
     num = graph.num_entities
     tables = (np.full(num, EMPTY, np.int8), np.zeros(num, np.bool_), np.empty(2 * num + 1, np.int32))
-    hops = []
+    golds: dict[tuple[int, ...], set[int]] = defaultdict(set)
     for topics, answers in searches:
-        golds = sorted(set(answers) if reenter_topic else set(answers).difference(topics))
-        starts, wanted = (np.array(ids, dtype=np.int64) for ids in (sorted(set(topics)), golds))
-        found = _count_hops(graph.arrays, starts, not reenter_topic, wanted, max_hops, tables)
-        hops_of = dict(zip(golds, found.tolist(), strict=True))
-        hops.append(np.array([hops_of.get(answer, -1) for answer in answers], dtype=np.int64))
-    return hops
+        golds[tuple(topics)].update(answers)
+    hops: dict[tuple[int, ...], dict[int, int]] = {}
+    for starts, reached in golds.items():
+        wanted = sorted(reached if reenter_topic else reached.difference(starts))
+        sources, ends = (np.array(ids, dtype=np.int64) for ids in (sorted(set(starts)), wanted))
+        found = _count_hops(graph.arrays, sources, not reenter_topic, ends, max_hops, tables)
+        hops[starts] = dict(zip(wanted, found.tolist(), strict=True))
+    return [np.array([hops[tuple(topics)].get(one, -1) for one in answers], np.int64) for topics, answers in searches]
 
 
 # ------ Kernels.

@@ -24,8 +24,7 @@ from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import input_files
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.search_graph import Subgraphs
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import LintReport, lint_questions
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
 from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names, spell
@@ -81,24 +80,22 @@ class QuestionReport:
 def build_questions(
     section: QuestionSection,
     *,
-    graph: KnowledgeGraph,
-    max_steps: int,
-    reenter_topic: bool,
+    search: SearchGraph,
     out_dir: Path,
-    subgraphs: Subgraphs | None = None,
     gate_share: float = 0.0,
 ) -> QuestionReport:
     """Build questions, rejects, missing and coverage.parquet, and lint.json in ``out_dir``.
 
-    Where not all questions are used, variant.json and subset.json say which. ``max_steps``, ``reenter_topic`` and
-    ``subgraphs`` are the explorer's, for coverage; ``gate_share`` as in ``take_gate``. Raises InputError where a file
-    is missing, holds no usable question, has too large a share of rejected lines, or the section asks for more
+    Where not all questions are used, variant.json and subset.json say which. Questions are linked to the entities of
+    ``search``, and coverage is about what it searches; ``gate_share`` as in ``take_gate``. Raises InputError where a
+    file is missing, holds no usable question, has too large a share of rejected lines, or the section asks for more
     questions than there are.
     """
     files, variant, format = list_files(section), plan_variant(section), open_format(section.format)
     left_out = variant.dropped if variant else ()
     to_dev, dropped = set(variant.dev_ids) if variant else set(), {one["id"] for one in left_out}
-    loaded, resolver = Loaded(), Resolver(graph)
+    loaded, graph = Loaded(), search.entities
+    resolver = Resolver(graph)
     for file in files:
         found = link_file(file, loaded, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
         loaded.questions.extend(found)
@@ -115,7 +112,7 @@ def build_questions(
     for one in left_out:
         loaded.note("dropped_by_variant", one["split"], f"{one['id']}: {one['reason']}")
     if format.finish:
-        format.finish(loaded, graph, reenter_topic)
+        format.finish(loaded, graph, search.reenter_topic)
     questions = fill_splits(loaded) if all(file.split is None for file in files) else loaded.questions
     questions, subset = take_subset(
         take_gate(questions, gate_share),
@@ -123,9 +120,7 @@ def build_questions(
         hold_out_templates=section.hold_out_templates,
         draw=section.draw,
     )
-    lint = lint_questions(
-        questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes, subgraphs=subgraphs
-    )
+    lint = lint_questions(questions, search, loaded.notes)
     tables = {
         "questions": input_files.records_table(questions, schemas.QUESTIONS),
         "rejects": input_files.records_table(loaded.rejects, schemas.REJECTS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kgqa_core.graph.build import create_view
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.search_graph import Subgraphs
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import hops_to_many
 from kgqa_core.profiles import MID
 from kgqa_core.types import EVERY_SPLIT, LintFinding, Question
@@ -59,41 +59,19 @@ class Names:
     num_answers_named: int
 
 
-def find_answerable(
-    questions: Sequence[Question], graph: KnowledgeGraph, *, subgraphs: Subgraphs | None = None
-) -> NDArray[np.bool_]:
-    """Return which questions [B] have an answer in a triple of the graph, or of their subgraph.
+def find_answerable(placed: Sequence[Question], graph: KnowledgeGraph) -> NDArray[np.bool_]:
+    """Return which questions [B], of entities of ``graph``, have an answer in a triple.
 
     True/false questions of which only the claim is known count as answerable.
     """
-    explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
-    has_triple = np.diff(explored.group_ptr) > 0
-    return np.array([not _is_counted(one) or has_triple[list(one.answers)].any() for one in asked], dtype=bool)
+    has_triple = np.diff(graph.group_ptr) > 0
+    return np.array([not _is_counted(one) or has_triple[list(one.answers)].any() for one in placed], dtype=bool)
 
 
-def gold_hops(
-    questions: Sequence[Question],
-    graph: KnowledgeGraph,
-    *,
-    max_steps: int,
-    reenter_topic: bool,
-    subgraphs: Subgraphs | None = None,
-) -> list[Hops]:
-    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
-
-    Questions that share their topics share one search.
-    """
-    explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
-    members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for number, question in enumerate(asked):
-        members[question.topics].append(number)
-    searches = [(topics, [a for number in own for a in asked[number].answers]) for topics, own in members.items()]
-    result: dict[int, Hops] = {}
-    found = hops_to_many(explored, searches, max_hops=max_steps, reenter_topic=reenter_topic)
-    for numbers, hops in zip(members.values(), found, strict=True):
-        ends = np.cumsum([len(asked[number].answers) for number in numbers])
-        result |= zip(numbers, np.split(hops, ends[:-1]), strict=True)
-    return [result[number] for number in range(len(questions))]
+def gold_hops(placed: Sequence[Question], search: SearchGraph, *, max_steps: int) -> list[Hops]:
+    """Return the hop counts of each question's answers, -1 beyond; its entities are those of ``search.graph``."""
+    searches = [(one.topics, one.answers) for one in placed]
+    return hops_to_many(search.graph, searches, max_hops=max_steps, reenter_topic=search.reenter_topic)
 
 
 def cover_hops(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[Coverage, ...]:
@@ -173,16 +151,14 @@ def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[N
     return tuple(rows)
 
 
-def fill_hops(
-    questions: Sequence[Question], graph: KnowledgeGraph, *, reenter_topic: bool, subgraphs: Subgraphs | None = None
-) -> list[Question]:
+def fill_hops(questions: Sequence[Question], search: SearchGraph) -> list[Question]:
     """Return the questions with ``hops`` wherever it can be known.
 
     What the dataset says stays; then the length of the gold chain; then the shortest path, in any direction, to the
     nearest gold within ``MAX_HOPS``, inside the question's subgraph where each has one.
     """
     asked = [question for question in questions if question.hops is None and not question.chain]
-    reached = gold_hops(asked, graph, max_steps=MAX_HOPS, reenter_topic=reenter_topic, subgraphs=subgraphs)
+    reached = gold_hops(search.place(asked), search, max_steps=MAX_HOPS)
     known = {one.id: int(hops[hops > 0].min()) for one, hops in zip(asked, reached, strict=True) if (hops > 0).any()}
     return [
         replace(one, hops=len(one.chain) if one.chain else known.get(one.id)) if one.hops is None else one
@@ -203,18 +179,12 @@ class LintReport:
 
 
 def lint_questions(
-    questions: Sequence[Question],
-    graph: KnowledgeGraph,
-    *,
-    max_steps: int,
-    reenter_topic: bool,
-    notes: dict[tuple[str, str], list[str]] | None = None,
-    subgraphs: Subgraphs | None = None,
+    questions: Sequence[Question], search: SearchGraph, notes: Mapping[tuple[str, str], list[str]]
 ) -> LintReport:
-    """Check linked questions against their graph, or subgraphs; ``notes`` are the doubts that loading raised."""
-    reached = gold_hops(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, subgraphs=subgraphs)
-    answerable = find_answerable(questions, graph, subgraphs=subgraphs)
-    doubts: dict[tuple[str, str], list[str]] = defaultdict(list, notes or {})
+    """Check linked questions against what is searched for them; ``notes`` are the doubts that loading raised."""
+    placed, max_steps = search.place(questions), search.max_hops
+    reached, answerable = gold_hops(placed, search, max_steps=max_steps), find_answerable(placed, search.graph)
+    doubts: dict[tuple[str, str], list[str]] = defaultdict(list, notes)
     for question, hops, can_be in zip(questions, reached, answerable, strict=True):
         if (hops < 0).any():
             doubts["unreachable_answer", question.split].append(question.id)
@@ -230,15 +200,15 @@ def lint_questions(
         LintFinding(kind=kind, count=len(cases), split=split, examples=tuple(cases[:NUM_EXAMPLES]))
         for (kind, split), cases in sorted(doubts.items())
     ]
-    num_shared, some = _shared_names(graph)
+    num_shared, some = _shared_names(search.entities)
     if num_shared:
         findings.insert(0, LintFinding("shared_name", num_shared, examples=some))
     partial = {id for (kind, _), ids in doubts.items() if kind == "partial_gold" for id in ids}
     return LintReport(
         max_steps=max_steps,
-        reenter_topic=reenter_topic,
+        reenter_topic=search.reenter_topic,
         findings=tuple(findings),
         coverage=cover_hops(questions, reached),
         reach=cover_steps(questions, reached, answerable, max_steps=max_steps, partial=partial),
-        names=cover_names(questions, graph),
+        names=cover_names(questions, search.entities),
     )

@@ -88,8 +88,7 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     if systems.num_questions is not None and systems.num_questions < len(questions):
         places = random.Random(systems.draw).sample(range(len(questions)), systems.num_questions)
         questions = [questions[place] for place in sorted(places)]
-    reenter = search.reenter_topic
-    questions = fill_hops(questions, search.entities, reenter_topic=reenter, subgraphs=search.subgraphs)
+    questions = fill_hops(questions, search)
     if linked and systems.topics == "linked":
         questions = link_topics(questions, search.entities, examples=read_questions(folder, "train"))
         if (blocks := search.subgraphs) is not None:  # what a question's subgraph lacks is not found

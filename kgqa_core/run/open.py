@@ -99,11 +99,14 @@ def subgraphs_of(pipeline: Pipeline) -> Subgraphs | None:
     return open_subgraphs(pipeline.artifact("subgraphs").folder) if "subgraphs" in pipeline.specs else None
 
 
-def search_graph(pipeline: Pipeline) -> SearchGraph:
-    """Open what a run searches: its graph, or the graph of rows in which each question has its subgraph."""
-    config, whole, subgraphs = pipeline.config, graph_of(pipeline), subgraphs_of(pipeline)
-    searched = subgraphs.graph if subgraphs else whole
-    return SearchGraph(searched, whole, subgraphs, config.exploration.steps, config.dataset.reenter_topic)
+def search_graph(pipeline: Pipeline, *, whole: bool = False) -> SearchGraph:
+    """Open what a run searches: its graph, or the graph of rows in which each question has its subgraph.
+
+    ``whole``: its graph, also where questions will have subgraphs, which may not be there yet.
+    """
+    config, entities, subgraphs = pipeline.config, graph_of(pipeline), None if whole else subgraphs_of(pipeline)
+    searched = subgraphs.graph if subgraphs else entities
+    return SearchGraph(searched, entities, subgraphs, config.exploration.steps, config.dataset.reenter_topic)
 
 
 def plan_graph(pipeline: Pipeline) -> SearchGraph | None:
@@ -113,9 +116,9 @@ def plan_graph(pipeline: Pipeline) -> SearchGraph | None:
 
 def read_with_hops(pipeline: Pipeline, *splits: Split) -> list[Question]:
     """Return the linked questions of some splits, with their hops wherever these can be known."""
-    folder, reenter = pipeline.artifact("questions").folder, pipeline.config.dataset.reenter_topic
+    folder = pipeline.artifact("questions").folder
     questions = [question for split in splits for question in read_questions(folder, split)]
-    return fill_hops(questions, graph_of(pipeline), reenter_topic=reenter, subgraphs=subgraphs_of(pipeline))
+    return fill_hops(questions, search_graph(pipeline))
 
 
 def explorer_key(config: RunConfig, seed: int | None = None) -> str:

@@ -20,6 +20,7 @@ from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import build_questions, read_questions
 from kgqa_core.questions.formats import list_files
+from tests.loading import searched
 
 Row = dict[str, Any]
 
@@ -72,11 +73,8 @@ def test_rows_become_a_graph_subgraphs_and_questions(tmp_path: Path, suffix: str
     assert (made.num_subgraphs, made.num_with_answer, made.num_empty, made.largest) == (4, 2, 1, 2)
     found = build_questions(
         QuestionSection(format="rog", files={"test": path}),
-        graph=graph,
-        max_steps=2,
-        reenter_topic=False,
+        search=searched(graph, 2, subgraphs=open_subgraphs(tmp_path)),
         out_dir=tmp_path / "questions",
-        subgraphs=open_subgraphs(tmp_path),
     )
     assert found.per_split == {"test": 4}
     questions = read_questions(tmp_path / "questions")

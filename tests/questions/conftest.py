@@ -11,7 +11,7 @@ import pytest
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions
-from tests.loading import graph_of_text
+from tests.loading import graph_of_text, searched
 
 TRIPLES = """\
 f1	directed_by	p1
@@ -70,6 +70,6 @@ def build_family(tmp_path: Path, family: KnowledgeGraph) -> Callable[..., Questi
 
     def build_here(format: str, **section: Any) -> QuestionReport:
         asked = QuestionSection(format=format, path=tmp_path, **section)
-        return build_questions(asked, graph=family, max_steps=2, reenter_topic=False, out_dir=tmp_path / "questions")
+        return build_questions(asked, search=searched(family, 2), out_dir=tmp_path / "questions")
 
     return build_here

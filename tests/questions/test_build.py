@@ -20,7 +20,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
 from kgqa_core.questions.link import link_question, split_of
 from tests.conftest import write_jsonl
-from tests.loading import graph_of_text, load_question_file
+from tests.loading import graph_of_text, load_question_file, searched
 from tests.nsm import write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
@@ -35,7 +35,7 @@ def build(tmp_path: Path, films: KnowledgeGraph) -> Build:
 
     def build_here(path: Path | None, out_dir: Path = tmp_path / "out", **section: Any) -> QuestionReport:
         asked = QuestionSection(format="jsonl", path=path, **section)
-        return build_questions(asked, graph=films, max_steps=2, reenter_topic=False, out_dir=out_dir)
+        return build_questions(asked, search=searched(films, 2), out_dir=out_dir)
 
     return build_here
 
@@ -102,7 +102,7 @@ def test_neither_the_graph_nor_other_questions_move_one_between_splits(tmp_path:
         graph = open_graph(tmp_path / f"graph{number}")
         section = QuestionSection(format="jsonl", path=path, max_reject_ratio=0.1)
         out = tmp_path / f"out{number}"
-        build_questions(section, graph=graph, max_steps=1, reenter_topic=False, out_dir=out)
+        build_questions(section, search=searched(graph, 1), out_dir=out)
         splits.append({one.id: one.split for one in read_questions(out)})
     both = splits[0].keys() & splits[1].keys()
     assert len(both) >= 260
@@ -229,7 +229,7 @@ def test_a_name_that_only_looks_like_one_is_spelt(tmp_path: Path, text: str, hel
     path = write_jsonl(tmp_path / "own.jsonl", [{"question": text, "answers": ["Europe"]}])
     section = QuestionSection(format="jsonl", path=path)
     with pytest.raises(InputError, match=f"nearest to .*{spelt}"):
-        build_questions(section, graph=graph, max_steps=1, reenter_topic=False, out_dir=tmp_path / "out")
+        build_questions(section, search=searched(graph, 1), out_dir=tmp_path / "out")
     with pytest.raises(LinkError, match=f"Nearest names .*{spelt}"):
         link_question(text, graph)
 

@@ -16,7 +16,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.questions.closed_domains import METAQA, chain_of_type, read_brackets, read_wc2014, walk
 from kgqa_core.questions.formats import Fault, QuestionFile, RawQuestion
-from tests.loading import graph_of_text, load_question_file
+from tests.loading import graph_of_text, load_question_file, searched
 from tests.questions.freebase_files import write_json
 
 Ids = Callable[..., tuple[int, ...]]
@@ -187,7 +187,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 def build(tmp_path: Path, cup: KnowledgeGraph) -> Build:
     def build_here(path: Path, **section: Any) -> QuestionReport:
         wanted = QuestionSection(format="wc2014", path=path, **section)
-        return build_questions(wanted, graph=cup, max_steps=2, reenter_topic=False, out_dir=tmp_path / "out")
+        return build_questions(wanted, search=searched(cup, 2), out_dir=tmp_path / "out")
 
     return build_here
 

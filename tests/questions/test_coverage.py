@@ -13,6 +13,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport
 from kgqa_core.questions.coverage import Coverage, fill_hops, lint_questions
 from kgqa_core.types import Question
+from tests.loading import searched
 from tests.questions.freebase_files import webqsp_parse, webqsp_question, write_webqsp
 
 Ids = Callable[..., tuple[int, ...]]
@@ -66,14 +67,14 @@ def test_coverage_counts_any_and_all_golds(films: KnowledgeGraph, asked: Callabl
         asked("f", ["f1"], [], hops=1, claim=0, verdict=True),  # nothing to reach
         asked("g", ["f1", "f4"], ["p4"], hops=2, split="test"),
     ]
-    report = lint_questions(questions, films, max_steps=1, reenter_topic=False)
+    report = lint_questions(questions, searched(films, 1), {})
     assert report.coverage == (
         Coverage(hops=1, split="train", num_questions=5, any_gold=40.0, all_golds=20.0),
         Coverage(hops=2, split="test", num_questions=1, any_gold=100.0, all_golds=100.0),
     )
     (unreachable,) = [finding for finding in report.findings if finding.kind == "unreachable_answer"]
     assert (unreachable.count, unreachable.examples) == (4, ("b", "c", "d", "e"))
-    wider = lint_questions(questions, films, max_steps=2, reenter_topic=True)
+    wider = lint_questions(questions, searched(films, 2, reenter_topic=True), {})
     assert wider.coverage[0] == Coverage(hops=1, split="train", num_questions=5, any_gold=80.0, all_golds=80.0)
 
 
@@ -86,7 +87,7 @@ def test_repeated_questions_are_told_from_leaks(films: KnowledgeGraph, asked: Ca
         replace(first, id="d", claim=1, verdict=True),
         asked("e", ["f2"], ["p1"], masked="who directed [topic]"),
     ]
-    findings = lint_questions(questions, films, max_steps=1, reenter_topic=False).findings
+    findings = lint_questions(questions, searched(films, 1), {}).findings
     found = {(finding.kind, finding.split): finding.examples for finding in findings}
     assert found["shared_name", ""] == ("Rear Window",)  # by several entities: about the graph
     assert found["duplicate_question", "train"] == ("a = b",)
@@ -121,18 +122,18 @@ def ask(films: KnowledgeGraph, topic: str, *golds: str) -> Question:
     ],
 )
 def test_the_shortest_path_to_any_gold(films: KnowledgeGraph, topic: str, golds: list[str], hops: int | None) -> None:
-    (question,) = fill_hops([ask(films, topic, *golds)], films, reenter_topic=False)
+    (question,) = fill_hops([ask(films, topic, *golds)], searched(films, 2))
     assert question.hops == hops
 
 
 def test_what_the_dataset_says_comes_first_then_the_gold_chain(films: KnowledgeGraph) -> None:
     plain = ask(films, "f1", "p1")
     given, chained = replace(plain, hops=3, chain=(0,)), replace(plain, chain=(0, 3))
-    assert fill_hops([given], films, reenter_topic=False) == [given]
-    assert [question.hops for question in fill_hops([chained, plain], films, reenter_topic=False)] == [2, 1]
+    assert fill_hops([given], searched(films, 2)) == [given]
+    assert [question.hops for question in fill_hops([chained, plain], searched(films, 2))] == [2, 1]
 
 
 def test_a_gold_that_is_the_topic_is_reached_only_where_topics_may_be_reentered(films: KnowledgeGraph) -> None:
     question = ask(films, "f1", "f1")
-    assert fill_hops([question], films, reenter_topic=False)[0].hops is None
-    assert fill_hops([question], films, reenter_topic=True)[0].hops == 2
+    assert fill_hops([question], searched(films, 2))[0].hops is None
+    assert fill_hops([question], searched(films, 2, reenter_topic=True))[0].hops == 2

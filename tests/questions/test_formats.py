@@ -30,7 +30,7 @@ from kgqa_core.questions.formats import (
 )
 from kgqa_core.types import Question
 from tests.conftest import write_jsonl
-from tests.loading import load_question_file
+from tests.loading import load_question_file, searched
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9),
@@ -161,9 +161,7 @@ def test_a_new_format_is_one_file_and_one_line(
     dataset = read_config(tmp_path / "run.yaml").dataset
     assert isinstance(dataset, FileDataset)
     assert list(question_files(dataset.questions)) == ["questions/test.toy", "questions/train.toy"]
-    report = build_questions(
-        dataset.questions, graph=films, max_steps=2, reenter_topic=False, out_dir=tmp_path / "questions"
-    )
+    report = build_questions(dataset.questions, search=searched(films, 2), out_dir=tmp_path / "questions")
     assert (report.per_split, report.rejects) == ({"train": 1, "test": 1}, {"wrong number of fields": 1})
     (asked,) = read_questions(tmp_path / "questions", "train")
     assert (asked.masked, [films.name_of(answer) for answer in asked.answers]) == (

@@ -16,6 +16,7 @@ from kgqa_core.questions import formats as question_formats
 from kgqa_core.questions import link
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.types import Question
+from tests.loading import searched
 
 DOC = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
 
@@ -33,9 +34,7 @@ def built(tmp_path: Path) -> tuple[KnowledgeGraph, QuestionReport, dict[str, Que
     graph = open_graph(tmp_path / "graph")
     report = build_questions(
         dataset.questions,
-        graph=graph,
-        max_steps=config.explorer.steps,
-        reenter_topic=dataset.reenter_topic,
+        search=searched(graph, config.explorer.steps, reenter_topic=dataset.reenter_topic),
         out_dir=tmp_path / "linked",
     )
     return graph, report, {question.id: question for question in read_questions(tmp_path / "linked")}

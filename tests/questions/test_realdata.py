@@ -17,7 +17,7 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
 from kgqa_core.questions.link_text import link_topics
 from kgqa_core.types import Question
-from tests.loading import build_rdf
+from tests.loading import build_rdf, searched
 
 pytestmark = [
     pytest.mark.realdata,
@@ -33,7 +33,7 @@ def metaqa(tmp_path_factory: pytest.TempPathFactory) -> Built:
     build_graph(data / "kb.txt", format="wikimovies", out_dir=folder / "graph")
     graph = open_graph(folder / "graph")
     source = QuestionSection(format="metaqa", path=data)
-    report = build_questions(source, graph=graph, max_steps=3, reenter_topic=False, out_dir=folder / "questions")
+    report = build_questions(source, search=searched(graph, 3), out_dir=folder / "questions")
     return graph, report, read_questions(folder / "questions")
 
 
@@ -92,7 +92,7 @@ def test_every_question_of_wc2014_is_linked_kept_once_and_answered_by_its_gold_p
     splits = {}
     for hops, num_lines, num_distinct in (((1,), 6_482, 4_725), ((2,), 1_472, 855), ((1, 2), 7_954, 5_580)):
         section = QuestionSection(format="wc2014", path=data, hops=hops)
-        report = build_questions(section, graph=graph, max_steps=2, reenter_topic=False, out_dir=tmp_path / "q")
+        report = build_questions(section, search=searched(graph, 2), out_dir=tmp_path / "q")
         assert (report.num_questions, report.num_rejects) == (num_distinct, 0)
         found = Counter({finding.kind: 0 for finding in report.lint.findings})
         for finding in report.lint.findings:
@@ -126,11 +126,8 @@ def test_coverage_is_that_of_the_subgraphs(freebase: Path, tmp_path: Path) -> No
     build_subgraphs([path], graph=graph, out_dir=tmp_path)
     report = build_questions(
         QuestionSection(format="nsm", files={"dev": path}),
-        graph=graph,
-        max_steps=3,
-        reenter_topic=False,
+        search=searched(graph, 3, subgraphs=open_subgraphs(tmp_path)),
         out_dir=tmp_path / "questions",
-        subgraphs=open_subgraphs(tmp_path),
     )
     rows = report.lint.reach
     assert {(row.num_questions, row.num_with_topic, row.num_with_answer) for row in rows} == {(250, 249, 53)}

@@ -26,6 +26,7 @@ from kgqa_core.questions.build import (
 )
 from kgqa_core.types import SPLITS, Question, Split
 from tests.conftest import write_jsonl
+from tests.loading import searched
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 Build = Callable[..., QuestionReport]
@@ -172,7 +173,7 @@ def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGra
         ]
         write_jsonl(tmp_path / "qa" / f"{split}.jsonl", rows)
     source: dict[str, Any] = {"format": "jsonl", "path": tmp_path / "qa"}
-    common: dict[str, Any] = {"graph": films, "max_steps": 1, "reenter_topic": False}
+    common: dict[str, Any] = {"search": searched(films, 1)}
     build_questions(QuestionSection(**source), out_dir=tmp_path / "all", **common)
     assert not (tmp_path / "all" / "subset.json").exists()
     report = build_questions(

@@ -23,7 +23,7 @@ from kgqa_core.questions.coverage import Coverage, cover_names
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
 from kgqa_core.questions.webqsp import labels_of, read_descriptions
 from kgqa_core.types import Question
-from tests.loading import graph_of_text, load_question_file
+from tests.loading import graph_of_text, load_question_file, searched
 from tests.nsm import ROWS, write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
@@ -287,7 +287,7 @@ def test_lint_and_coverage_are_of_what_is_explored(
     section, out_dir = QuestionSection(format="nsm", path=tmp_path / "dev.jsonl"), tmp_path / "questions"
     build_subgraphs([tmp_path / "dev.jsonl"], graph=graph, out_dir=tmp_path)
     inside = open_subgraphs(tmp_path) if subgraphs else None
-    report = build_questions(section, graph=graph, max_steps=2, reenter_topic=False, out_dir=out_dir, subgraphs=inside)
+    report = build_questions(section, search=searched(graph, 2, subgraphs=inside), out_dir=out_dir)
     assert (report.num_questions, report.num_rejects) == (8, 0)
     found = Counter[str]()
     for finding in report.lint.findings:

@@ -16,7 +16,7 @@ from kgqa_core.questions.coverage import fill_hops, find_answerable, gold_hops
 from kgqa_core.systems.controls import answer_by_path, follow_gold_chains
 from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.types import Prediction, Question
-from tests.loading import load_question_file
+from tests.loading import load_question_file, searched
 from tests.nsm import ROWS, write_nsm
 from tests.systems.conftest import untrained
 
@@ -76,12 +76,13 @@ def test_a_question_needs_a_topic_and_a_subgraph(world: World) -> None:
 
 def test_hops_and_what_is_answerable_are_those_of_the_block(world: World) -> None:
     system, questions = world
-    options = {"reenter_topic": False, "subgraphs": system.subgraphs}
-    hops = [found.tolist() for found in gold_hops(questions, system.graph, max_steps=3, **options)]
+    search = searched(system.graph, 3, subgraphs=system.subgraphs)
+    placed = search.place(questions)
+    hops = [found.tolist() for found in gold_hops(placed, search, max_steps=3)]
     assert hops == [[2], [-1, 1], [-1], [1], [], [-1], [-1], [-1, 1]]
-    filled = [question.hops for question in fill_hops(questions, system.graph, **options)]
+    filled = [question.hops for question in fill_hops(questions, search)]
     assert filled == [2, 1, None, 1, *[None] * 3, 1]
-    answerable = find_answerable(questions, system.graph, subgraphs=system.subgraphs)
+    answerable = find_answerable(placed, search.graph)
     assert answerable.tolist() == [True, True, False, True, False, True, False, True]
     in_the_whole_graph = find_answerable(questions, system.graph)
     assert in_the_whole_graph.tolist() == [True, True, False, True, False, True, True, True]

@@ -30,7 +30,7 @@ from kgqa_core.profiles import SYNTAXES
 from kgqa_core.questions.build import build_questions, read_topics
 from kgqa_core.questions.formats import list_files, question_files
 from kgqa_core.run.cluster import MapTasks, chunk_mapper
-from kgqa_core.run.open import graph_of, subgraphs_of
+from kgqa_core.run.open import graph_of, search_graph
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.tracking import Recorder
@@ -268,12 +268,9 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     report = build_questions(
         _question_section(run),
-        graph=graph_of(run),
-        max_steps=run.config.exploration.steps,
-        reenter_topic=run.config.dataset.reenter_topic,
+        # Subgraphs that are cut follow the questions: then this is about the whole graph.
+        search=search_graph(run, whole="subgraphs" not in spec.needs),
         out_dir=folder,
-        # Those that are cut follow the questions: then this is about the whole graph.
-        subgraphs=subgraphs_of(run) if "subgraphs" in spec.needs else None,
         gate_share=run.config.gate.share if run.config.gate else 0.0,
     )
     recorder.metrics(report, "num_questions", "num_rejects", "num_missing")

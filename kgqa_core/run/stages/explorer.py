@@ -181,7 +181,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     import torch
 
     config, system, split = run.config, opening.open_system(run, spec.seed), run.config.evaluation.split
-    graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"
+    graph, search, name = system.graph, opening.search_graph(run), f"{EXPLORER} (seed {spec.seed})"
     questions = opening.read_with_hops(run, split)
     torch.set_num_threads(config.runtime.threads)
     # The compiled walk is loaded by a question that walks: it is no part of what answering costs.
@@ -197,7 +197,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
                 if number == 1:
                     write(asked, predictions)
                     parts.append(score_predictions(asked, predictions))
-    answerable = find_answerable(questions, graph, subgraphs=subgraphs)
+    answerable = find_answerable(search.place(questions), search.graph)
     row = asdict(report_row(name, "learned", join_scores(parts), answerable))
     controls = json.loads((run.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
     write_json(folder / "scores.json", [row, *controls])

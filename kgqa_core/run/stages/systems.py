@@ -28,7 +28,7 @@ from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.lm.calls import Meter
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
-from kgqa_core.run.open import explorer_key, graph_of, has_generator, model_label, only_existing, subgraphs_of
+from kgqa_core.run.open import explorer_key, has_generator, model_label, only_existing, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
@@ -299,7 +299,8 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     answers = read_system_run(folder / "predictions.parquet", str(spec.system))
     by_id = {question.id: question for question in read_asked(run, linked=False)}  # linked topics may be anywhere
     questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
-    answerable = find_answerable(questions, graph_of(run), subgraphs=subgraphs_of(run))
+    search = search_graph(run)
+    answerable = find_answerable(search.place(questions), search.graph)
     row = asdict(system_row(str(spec.system), [answers], answerable))
     write_json(folder / SCORES, [row])
     record_scores(recorder, row)
