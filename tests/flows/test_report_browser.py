@@ -23,6 +23,7 @@ from flows.report import Beside, build
 from kgqa_core.errors import InputError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
+from kgqa_core.types import Step
 from tests.conftest import kgqa
 from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
 
@@ -206,7 +207,7 @@ def test_one_file_works_in_the_frame_in_which_mlflow_shows_it(
 def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.flows.test_report.PATH", "(Rome, capital_of, Italy)")
+    monkeypatch.setattr("tests.flows.test_report.PATH", (Step(1, 0, 0),))
     answers = {"right": (1,), "wrong": (3,), "silent": ()}
     systems = [(name, write_run(tmp_path, name, own)) for name, own in answers.items()]
     file = build(systems, tmp_path / "seen", title="three systems", beside=Beside(NOTHING))
