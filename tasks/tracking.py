@@ -170,8 +170,8 @@ def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
         is_whole = run.status == "FINISHED" or (run.serving and run.serving.gated and "fingerprint.evaluation" in tags)
         if is_whole and (trained := tags.get("fingerprint.explorer")):
             shown_by[trained] = run_id
-    has_figures = {name for system in systems for name in system.content.metrics}
-    _show_columns(client, experiment, [name for name in run_content.SIDE_BY_SIDE if name in has_figures])
+    recorded = {name for system in systems for name in system.content.metrics}
+    _show_columns(client, experiment, [name for name in run_content.SIDE_BY_SIDE if name in recorded])
     versions = _register(client, run, stages, shown_by, publisher)
     where = _published(client, uri, experiment, parent)
     there = {"report": run_address(uri, report)} if report else {}

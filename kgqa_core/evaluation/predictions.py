@@ -79,7 +79,7 @@ class Source:
     about: SystemSource | None = None  # None: the file is no system's
 
 
-class Names(Protocol):
+class NameTables(Protocol):
     """What entities and relations are called, by id: all that is read of a KnowledgeGraph here."""
 
     @property
@@ -122,7 +122,7 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_predictions(path: Path, names: Names, source: Source | None = None) -> Iterator[WriteRows]:
+def open_predictions(path: Path, names: NameTables, source: Source | None = None) -> Iterator[WriteRows]:
     """Yield what writes answers to a table of ``schemas.PREDICTIONS`` as they come; see ``unfinished``.
 
     Without a ``source`` it can be scored but not compared.
@@ -145,13 +145,15 @@ def open_predictions(path: Path, names: Names, source: Source | None = None) -> 
             table.write_table(waiting.combine_chunks())
 
 
-def make_rows(questions: Sequence[Question], predictions: Iterable[Prediction], names: Names) -> list[dict[str, Any]]:
+def make_rows(
+    questions: Sequence[Question], predictions: Iterable[Prediction], names: NameTables
+) -> list[dict[str, Any]]:
     """Return the table row of each question, as ``make_row`` makes it; without a prediction it is empty."""
     by_id = {prediction.question_id: prediction for prediction in predictions}
     return [make_row(one, by_id.get(one.id, Prediction(one.id, (), (), ())), names) for one in questions]
 
 
-def make_row(question: Question, prediction: Prediction, names: Names) -> dict[str, Any]:
+def make_row(question: Question, prediction: Prediction, names: NameTables) -> dict[str, Any]:
     """Return the table row of one question; an empty evidence path becomes empty text."""
     entity_names = names.entity_names
     answers = prediction.candidates[: len(prediction.answers)]  # as a rule; candidates may be thousands
@@ -177,7 +179,7 @@ def make_row(question: Question, prediction: Prediction, names: Names) -> dict[s
     }
 
 
-def render_path(path: ReasoningPath, names: Names) -> str:
+def render_path(path: ReasoningPath, names: NameTables) -> str:
     """Return a path as readable triples, in walking order."""
     entity_names, relation_names = names.entity_names, names.relation_names
     triples = (f"({entity_names[s.head]}, {relation_names[s.relation]}, {entity_names[s.tail]})" for s in path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +103,8 @@ def load_template_control(path: Path, search: SearchGraph) -> TemplateControl:
         if content["format"] != FORMAT or content["relations"] != search.relation_names:
             raise ArtifactError(f"{shorten(str(path))} was fitted on a graph with other relations; {advice}")
         paths = {masked: tuple(steps) for masked, steps in content["paths"].items()}
-        return TemplateControl(search, paths, tuple(map(tuple, content["by_frequency"])))
+        as_fitted = replace(search, reenter_topic=bool(content["reenter_topic"]))
+        return TemplateControl(as_fitted, paths, tuple(map(tuple, content["by_frequency"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{shorten(str(path))} is no template control ({shorten(str(error))}); {advice}") from error
 

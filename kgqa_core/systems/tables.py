@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, Names, SystemSource, make_row
+from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, NameTables, SystemSource, make_row
 from kgqa_core.graph.input_files import rebatch
 from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems.types import Answered, AskedCall, Round
@@ -28,7 +28,7 @@ SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
 FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
 
 
-def write_answered(path: Path, done: Round, names: Names, source: SystemSource) -> None:
+def write_answered(path: Path, done: Round, names: NameTables, source: SystemSource) -> None:
     """Write one row per question, in order; the file appears only when it is complete."""
     spent = sum_usage(done.usage)
     rows = []

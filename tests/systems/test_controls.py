@@ -102,7 +102,7 @@ def test_a_saved_control_answers_the_same(
 ) -> None:
     questions = [ask("films of [topic]", "Dan"), ask("never seen [topic]", "Elm")]
     control.save(tmp_path / "one.json")
-    loaded = load_template_control(tmp_path / "one.json", over(graph))
+    loaded = load_template_control(tmp_path / "one.json", over(graph, reenter_topic=True))  # it was fitted without
     assert loaded == control
     assert loaded.answer(questions) == control.answer(questions)
     loaded.save(tmp_path / "two.json")

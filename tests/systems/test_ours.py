@@ -392,8 +392,7 @@ def test_plans_are_followed_in_the_questions_subgraph(rows: tuple[SearchGraph, l
     """Explorer and planner disagree; whoever wins, answers and evidence are entities of the whole graph."""
     walk, questions = rows
     (question,) = (one for one in questions if one.id == "q1")
-    plans: dict[str, Weighted] = {"q1": [("sibling sibling", -0.1)]}
-    system = ours(walk, Explored(walk, {"q1": ["likes"]}), plans, Fusion(weight))
+    system = ours(walk, Explored(walk, {"q1": ["likes"]}), {"q1": [("sibling sibling", -0.1)]}, Fusion(weight))
     (answered,) = answer_all(system, [question], walk, None)
     assert answered.error == ""
     names = [walk.entities.name_of(one) for one in answered.answer.prediction.answers]
