@@ -22,7 +22,7 @@ from kgqa_core.artifacts import read_artifact
 from kgqa_core.graph.csr import I64, U8, Ints
 from kgqa_core.graph.follow import LEADS, LEADS_ON, find_leading, leave
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
+from kgqa_core.instructions.render import BREAKS, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel, Searches
@@ -110,12 +110,10 @@ class PlanCase:
     paths_allowed: Constraint | None = None  # those that exist around the topics, or a trie of relations
 
 
-@dataclass(frozen=True, slots=True)
 class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
     """The instruction ``plan``."""
 
     name: ClassVar[str] = "plan"
-    prompts: Prompts
 
     def target(self, case: PlanCase) -> str | None:
         """Return the plan that is taught."""

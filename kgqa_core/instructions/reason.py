@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
     parse_explained,
     write_answers,
 )
-from kgqa_core.instructions.render import NAMES_SHOWN, Prompts, ScoredPath, escape, group_paths, render_paths, show_path
+from kgqa_core.instructions.render import NAMES_SHOWN, ScoredPath, escape, group_paths, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
@@ -94,13 +94,12 @@ class ReasonCase:
     stations: bool = False  # may what lies on the paths be meant as well as their ends?
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReasonInstruction(Instruction[ReasonCase, Answers]):
     """The instruction ``reason``."""
 
     name: ClassVar[str] = "reason"
     part: ClassVar[str] = "paths"
-    prompts: Prompts
     scored: bool = False  # show a score after each path and ask to prefer high ones (EPERM A.4)
 
     @property
@@ -139,13 +138,11 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return Lines(list(map(escape, case.shown)), ABSTENTION) if case.bound and case.shown else None
 
 
-@dataclass(frozen=True, slots=True)
 class ExplainInstruction(Instruction[ReasonCase, Explained]):
     """The instruction ``explain``."""
 
     name: ClassVar[str] = "explain"
     part: ClassVar[str] = "paths"
-    prompts: Prompts
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return what the prompt shows."""
@@ -187,12 +184,10 @@ def ask_for_what(question: str) -> str:
     return f"{WH_WORDS[first.casefold()]}{blank}{rest}" if first.casefold() in WH_WORDS else question
 
 
-@dataclass(frozen=True, slots=True)
 class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
     """The instruction ``extract_clues``."""
 
     name: ClassVar[str] = "extract_clues"
-    prompts: Prompts
 
     def parse(self, text: str, case: ReasonCase) -> tuple[str, ...] | ParseFailure:
         """Return the distinct clues of a text: lines, a list, or one line with commas."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kgqa_core.instructions.render import ARROW, Prompts, escape, render_lines, unescape
+from kgqa_core.instructions.render import ARROW, escape, render_lines, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
@@ -215,12 +215,10 @@ class RelationsCase:
     scores: tuple[float, ...] | None = None  # taught, per relation: the share of golds in what is reached through it
 
 
-@dataclass(frozen=True, slots=True)
 class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
     """The instruction ``score_relations``."""
 
     name: ClassVar[str] = "score_relations"
-    prompts: Prompts
 
     def values(self, case: RelationsCase) -> dict[str, str]:
         """Return path so far, relations and budget; the answer counts down from it (EPERM A.4)."""
@@ -274,12 +272,10 @@ class EntitiesCase:
     scores: tuple[float, ...] | None = None  # taught, per candidate: the share of golds in what is reached from it
 
 
-@dataclass(frozen=True, slots=True)
 class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
     """The instruction ``score_entities``."""
 
     name: ClassVar[str] = "score_entities"
-    prompts: Prompts
 
     def values(self, case: EntitiesCase) -> dict[str, str]:
         """Return the candidates by number, each with the triples around it."""
@@ -332,13 +328,11 @@ class MapCase:
     pairs: tuple[tuple[int, int], ...] | None = None  # taught: (clue, option) by place; none: nothing fits
 
 
-@dataclass(frozen=True, slots=True)
 class MapRelationsInstruction(Instruction[MapCase, Mappings]):
     """The instruction ``map_relations`` (FiSKE §3.4)."""
 
     name: ClassVar[str] = "map_relations"
     fit: ClassVar[str] = f"{_ASSIGN}9"  # behind every pair that is taught
-    prompts: Prompts
 
     def values(self, case: MapCase) -> dict[str, str]:
         """Return what the prompts of both instructions show."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
@@ -42,19 +42,17 @@ def failure(reason: str, text: str) -> ParseFailure:
     return ParseFailure(reason, text[:MAX_KEPT])
 
 
-class Instruction(Protocol[Case, Result]):
+@dataclass(frozen=True)
+class Instruction(Generic[Case, Result]):
     """One thing that we ask of a language model.
 
-    Implementations are frozen dataclasses that inherit the defaults below: the prompt file bears the instruction's
-    name, the graph supervises no target, any text may be answered, and a prompt shows all of its case.
+    By default the prompt file bears the instruction's name, the graph supervises no target, any text may be answered,
+    and a prompt shows all of its case.
     """
 
     name: ClassVar[str]  # that mixtures, prompt files and accounts use
     part: ClassVar[str] = ""  # field of a case whose items, each with a score, may be left out: see ``fit_prompt``
-
-    @property
-    def prompts(self) -> Prompts:
-        """Return the prompts of the run."""
+    prompts: Prompts  # of the run
 
     @property
     def file(self) -> str:
@@ -67,6 +65,7 @@ class Instruction(Protocol[Case, Result]):
 
     def parse(self, text: str, case: Case) -> Result | ParseFailure:
         """Return the typed result of any text whatsoever; never raises."""
+        raise NotImplementedError
 
     def target(self, case: Case) -> str | None:
         """Return the answer that the graph supervises; None where it cannot give one."""
