@@ -22,7 +22,7 @@ from kgqa_core.instructions.answers import (
     write_answers,
 )
 from kgqa_core.instructions.render import NAMES_SHOWN, ScoredPath, escape, group_paths, render_paths, show_path
-from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath, ReasoningPath
@@ -82,11 +82,9 @@ def gather_evidence(
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonCase:
+class ReasonCase(Case):
     """A question with the paths that its plans led along; none where no graph is asked."""
 
-    question: str
-    question_id: str = ""
     paths: tuple[ScoredPath, ...] = ()
     shown: tuple[str, ...] = ()  # names that may be meant: taken as they stand in an answer
     answers: tuple[str, ...] | None = None  # names that are taught; none at all: to abstain

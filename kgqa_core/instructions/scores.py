@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kgqa_core.instructions.render import ARROW, escape, render_lines, unescape
-from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
 
@@ -203,12 +203,10 @@ USUAL_BUDGET = 3  # relations to be named at most: what every adapter was taught
 
 
 @dataclass(frozen=True, slots=True)
-class RelationsCase:
+class RelationsCase(Case):
     """A question, the path so far, and the relations that go on from it."""
 
-    question: str
     relations: tuple[str, ...]  # steps, "^" before one walked backward; distinct
-    question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     path: tuple[str, ...] = ()  # steps so far
     budget: int = USUAL_BUDGET  # relations to be named at most
@@ -261,12 +259,10 @@ class EntityCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class EntitiesCase:
+class EntitiesCase(Case):
     """A question, the plan that is followed, and the entities that it has led to."""
 
-    question: str
     candidates: tuple[EntityCandidate, ...]
-    question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     plan: tuple[str, ...] = ()  # steps
     scores: tuple[float, ...] | None = None  # taught, per candidate: the share of golds in what is reached from it
@@ -316,13 +312,11 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
 
 
 @dataclass(frozen=True, slots=True)
-class MapCase:
+class MapCase(Case):
     """The clues left, and what may stand for them where the exploration is."""
 
-    question: str
     clues: tuple[str, ...]
     options: tuple[str, ...]  # steps ("^" before one walked backward) or names; the released code asks about 20 or 80
-    question_id: str = ""
     entity: str = ""  # name of where the options start; of several entities the path that leads to them
     relation: str = ""  # step that leads to entities
     pairs: tuple[tuple[int, int], ...] | None = None  # taught: (clue, option) by place; none: nothing fits

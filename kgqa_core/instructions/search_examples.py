@@ -108,9 +108,8 @@ def score_relations_cases(asked: Asked) -> Made:
         draw.shuffle(offered)
         if offered:
             topics, values = asked.names(asked.question.topics), tuple(worth[step] for step in offered)
-            text, id = asked.question.text, asked.question.id
-            budget = draw.randint(1, MOST_NAMED)
-            cases.append(scores.RelationsCase(text, tuple(offered), id, topics, path, budget, values))
+            text, budget = asked.question.text, draw.randint(1, MOST_NAMED)
+            cases.append(scores.RelationsCase(text, tuple(offered), topics, path, budget, values))
     for case in cases:
         yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(cases)
 
@@ -167,7 +166,7 @@ def score_entities_cases(asked: Asked) -> Made:
         shown = tuple(map(scores.EntityCandidate, asked.names(ids), facts))
         if shown:
             plan, values = walk.path[:place] if is_tog else walk.path, tuple(score for _, score in found)
-            cases.append(scores.EntitiesCase(asked.question.text, shown, asked.question.id, topics, plan, values))
+            cases.append(scores.EntitiesCase(asked.question.text, shown, topics, plan, values))
     for case in cases:
         yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / len(cases)
 
@@ -195,7 +194,7 @@ def enough_cases(asked: Asked) -> Made:
         shown += draw.sample(paths, min(NUM_PATHS, len(paths)))
     draw.shuffle(shown)
     if shown:
-        case = choose.EnoughCase(question.text, question.id, asked.names(question.topics), tuple(shown), enough)
+        case = choose.EnoughCase(question.text, asked.names(question.topics), tuple(shown), enough)
         yield choose.EnoughInstruction(asked.source.prompts), case, 1.0
 
 
@@ -264,7 +263,7 @@ def find_way(asked: Asked) -> Way | None:
 def clue_cases(asked: Asked) -> Made:
     """Names in the question, and a word of it for every step of a teaching plan."""
     if way := find_way(asked):
-        case = ReasonCase(way.text, asked.question.id, answers=way.clues)
+        case = ReasonCase(way.text, answers=way.clues)
         yield ExtractCluesInstruction(asked.source.prompts), case, 1.0
 
 
@@ -285,7 +284,7 @@ def map_relations_cases(asked: Asked) -> Made:
         draw.shuffle(options)
         pairs = tuple((left.index(own), options.index(step)) for step in right)
         clues, where = tuple(way.clues[at] for at in left), say_where(search, frontier, start, path)
-        made.append(MapCase(way.text, clues, tuple(options), asked.question.id, entity=where, pairs=pairs))
+        made.append(MapCase(way.text, clues, tuple(options), entity=where, pairs=pairs))
 
     for place, own in enumerate(way.own):
         path, frontier = way.path[:place], way.layers[place]
@@ -327,7 +326,7 @@ def map_entities_cases(asked: Asked) -> Made:
     pairs = tuple((left.index(own), at) for at, name in enumerate(shown) if own in left and name in set(right))
     where = say_where(search, way.layers[place], int(way.layers[0][0]), way.path[:place])
     clues = tuple(way.clues[at] for at in left)
-    case = MapCase(way.text, clues, tuple(shown), asked.question.id, where, way.path[place], pairs)
+    case = MapCase(way.text, clues, tuple(shown), where, way.path[place], pairs)
     yield MapEntitiesInstruction(asked.source.prompts), case, 1.0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
@@ -13,19 +13,15 @@ from kgqa_core.lm.types import Constraint, Prompt
 MAX_KEPT = 500  # characters of a text that a failure keeps
 
 
-class Question(Protocol):
-    """What every case has."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What every instruction is asked about: a question, and what subclasses have beside it."""
 
-    @property
-    def question(self) -> str:
-        """Return the question's text, as the prompt shows it."""
-
-    @property
-    def question_id(self) -> str:
-        """Return whose budget the call is on."""
+    question: str  # its text, as the prompt shows it
+    question_id: str = field(default="", kw_only=True)  # whose budget the call is on
 
 
-Case = TypeVar("Case", bound=Question, contravariant=True)
+AnyCase = TypeVar("AnyCase", bound=Case, contravariant=True)
 Result = TypeVar("Result", covariant=True)
 
 
@@ -43,7 +39,7 @@ def failure(reason: str, text: str) -> ParseFailure:
 
 
 @dataclass(frozen=True)
-class Instruction(Generic[Case, Result]):
+class Instruction(Generic[AnyCase, Result]):
     """One thing that we ask of a language model.
 
     By default the prompt file bears the instruction's name, the graph supervises no target, any text may be answered,
@@ -59,23 +55,23 @@ class Instruction(Generic[Case, Result]):
         """Return the name of the prompt file."""
         return self.name
 
-    def values(self, case: Case) -> Mapping[str, str]:
+    def values(self, case: AnyCase) -> Mapping[str, str]:
         """Return the text for each placeholder of the prompt file but ``{question}``."""
         return {}
 
-    def parse(self, text: str, case: Case) -> Result | ParseFailure:
+    def parse(self, text: str, case: AnyCase) -> Result | ParseFailure:
         """Return the typed result of any text whatsoever; never raises."""
         raise NotImplementedError
 
-    def target(self, case: Case) -> str | None:
+    def target(self, case: AnyCase) -> str | None:
         """Return the answer that the graph supervises; None where it cannot give one."""
         return None
 
-    def constraint(self, case: Case) -> Constraint | None:
+    def constraint(self, case: AnyCase) -> Constraint | None:
         """Return what may be answered, where that is known."""
         return None
 
-    def render(self, case: Case) -> Prompt:
+    def render(self, case: AnyCase) -> Prompt:
         """Return the prompt, with the constraint where the answer space is known."""
         text, system = self.prompts.fill(self.file, {"question": case.question, **self.values(case)})
         return Prompt(text, system, self.constraint(case), case.question_id, self.name, (self, case))

@@ -143,7 +143,7 @@ def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence
     """Return the call that asks for the answers that some paths, all of one weight, support."""
     names = dict.fromkeys(search.name_of(end_of(path)) for path in with_stations(search, paths))
     shown = tuple(show_path(search, path) for path in paths)
-    return Ask(ReasonInstruction(prompts), ReasonCase(text, "", shown, tuple(names), stations=True))
+    return Ask(ReasonInstruction(prompts), ReasonCase(text, shown, tuple(names), stations=True))
 
 
 def list_paths(

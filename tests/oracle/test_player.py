@@ -108,7 +108,9 @@ def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
     space = plan.PathConstraints(forty.graph)
     for question in forty.questions[:9]:
         around = space.around(question.topics)
-        prompt = plan.PlanInstruction(PROMPTS).render(plan.PlanCase(question.masked, question.id, paths_allowed=around))
+        prompt = plan.PlanInstruction(PROMPTS).render(
+            plan.PlanCase(question.masked, question_id=question.id, paths_allowed=around)
+        )
         (given,) = model.generate([prompt], BEAM)
         texts = [one.text for one in given if one.text]
         assert texts and len(set(texts)) == len(texts) and all(is_allowed(around, text) for text in texts)
