@@ -15,7 +15,6 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import (
     ABSTENTION,
     Answers,
-    Explained,
     distinct_names,
     parse_answers,
     parse_explained,
@@ -136,7 +135,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return Lines(list(map(escape, case.shown)), ABSTENTION) if case.bound and case.shown else None
 
 
-class ExplainInstruction(Instruction[ReasonCase, Explained]):
+class ExplainInstruction(Instruction[ReasonCase, Answers]):
     """The instruction ``explain``."""
 
     name: ClassVar[str] = "explain"
@@ -146,8 +145,8 @@ class ExplainInstruction(Instruction[ReasonCase, Explained]):
         """Return what the prompt shows."""
         return render_paths(case.paths)
 
-    def parse(self, text: str, case: ReasonCase) -> Explained | ParseFailure:
-        """Return the explanation and the answers of a text."""
+    def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
+        """Return the answers that a text explains."""
         return parse_explained(text, case.shown, case.question)
 
 

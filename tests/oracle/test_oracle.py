@@ -11,7 +11,7 @@ import pytest
 from kgqa_core.config_systems import OracleSection
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions import choose, reason, scores
-from kgqa_core.instructions.answers import Answers, Explained
+from kgqa_core.instructions.answers import Answers
 from kgqa_core.instructions.plan import (
     PathConstraints,
     PlanCase,
@@ -157,7 +157,7 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
     )  # unless it may
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"), ("starred", "born_in"))
     found = say(reason.ReasonCase, "born", paths=shown, form=reason.ExplainInstruction(PROMPTS))
-    assert isinstance(found, Explained) and found.explanation and found.answers.names == ("Port Amber",)
+    assert found.names == ("Port Amber",)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, oracle: Open, f
     assert all(say(reason.ReasonCase, one.id, form=DIRECT).abstained for one in forty.questions)
     assert say(reason.ReasonCase, "years", form=DIRECT, by={"knows": 1.0}) == Answers(("1989", "1992"))
     thinking = reason.ChainOfThoughtInstruction(PROMPTS)
-    assert say(reason.ReasonCase, "years", form=thinking, by={"knows": 1.0}).answers == Answers(("1989", "1992"))
+    assert say(reason.ReasonCase, "years", form=thinking, by={"knows": 1.0}) == Answers(("1989", "1992"))
     half = [{"knows": 0.5, "seed": seed} for seed in (0, 1)]
     told = [[say(reason.ReasonCase, one.id, form=DIRECT, by=by).abstained for one in forty.questions] for by in half]
     assert told[0] != told[1] and 0 < sum(told[0]) < len(told[0])

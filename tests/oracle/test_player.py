@@ -100,7 +100,7 @@ def test_nothing_shown_is_nothing_picked(model: Player) -> None:
         (reason.ReasonCase("who?"), reason.ExplainInstruction(PROMPTS)),
     ):
         found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)  # type: ignore[arg-type]
-        assert not isinstance(found, ParseFailure) and found.answers.abstained
+        assert not isinstance(found, ParseFailure) and found.abstained
 
 
 @pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
