@@ -24,7 +24,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, plan, reason, search_examples
-from kgqa_core.instructions.alignment import Meant, Wordings
+from kgqa_core.instructions.alignment import Wordings
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.questions.link import hash_number
@@ -80,7 +80,7 @@ def make_examples(
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))
         taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
-        meant = Meant(source.known, question.masked).best(taught) if aligned else None
+        meant = source.known.best(question.masked, taught) if aligned else None
         if source.reasoner.meant_only:
             taught = (meant,) if meant else ()
         asked = Asked(source, question, golds_of(question, reenter_topic=reenter), rows, taught, meant)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave, on
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions import choose, scores
-from kgqa_core.instructions.alignment import Meant, align, content_words
+from kgqa_core.instructions.alignment import align, content_words
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase, ask_for_what, gather_evidence
 from kgqa_core.instructions.render import ScoredPath, neighbour_triples, say_where
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, MapRelationsInstruction
@@ -90,7 +90,7 @@ def score_relations_cases(asked: Asked) -> Made:
     search, draw = asked.search, asked.draw("score_relations")
     if (meant := asked.meant) is None:
         return
-    walk, known = follow(asked, meant.path), Meant(asked.source.known, asked.question.masked).weigh(asked.rows, meant)
+    walk, known = follow(asked, meant.path), asked.source.known.weigh(asked.question.masked, asked.rows, meant)
     ways, last = on_way(search.graph, walk.layers, walk.relations, asked.golds), search.max_hops - 1
     places = [(walk.path[:place], ways[place], walk.layers[place]) for place in range(len(walk.path))]
     most = min(len(walk.path), last)  # steps astray
@@ -222,21 +222,13 @@ class Way:
         return [at for at, one in enumerate(self.named) if one not in gone and at not in self.own[:place]]
 
 
-class _Clue(NamedTuple):
-    """Where a clue stands in its question, and what it stands for: either an entity, or a step; -1 for the other."""
-
-    start: int
-    entity: int
-    step: int  # place in the plan
-
-
 def find_way(asked: Asked) -> Way | None:
     """Return the way that the words of a question fit best, of those that teach; None where they do for none."""
     search, question, draw = asked.search, asked.question, asked.draw("clues")
     if (meant := asked.meant) is None:
         return None
     text, words = ask_for_what(question.text), content_words(question.masked)
-    path, own = meant.path, align(words, meant.path, asked.source.known.words).places
+    path, (_, own) = meant.path, align(words, meant.path, asked.source.known.words)
     relations = to_relations(search.graph, path)
     graph, reenter = search.graph, search.reenter_topic
     walks = [follow_layers(graph, [topic], relations or (), reenter_topic=reenter) for topic in question.topics]
@@ -244,16 +236,17 @@ def find_way(asked: Asked) -> Way | None:
     if not own or not relations or not walks:
         return None
     layers = draw.choice(walks)
-    found: dict[str, _Clue] = {}  # by its text
+    # By the clue's text: where it stands, and what it stands for, an entity or a step of the plan; -1 for the other.
+    found: dict[str, tuple[int, int, int]] = {}
     claim = () if question.claim is None else (question.claim,)
     for entity in dict.fromkeys((*question.topics, *claim)):
         for start, end in spans_of(text, search.name_of(entity))[:1]:
-            found.setdefault(text[start:end], _Clue(start, entity, -1))
+            found.setdefault(text[start:end], (start, entity, -1))
     for step, place in enumerate(own):
         spans = spans_of(text, words[place])
-        found.setdefault(words[place], _Clue(spans[0][0] if spans else len(text), -1, step))
+        found.setdefault(words[place], (spans[0][0] if spans else len(text), -1, step))
     ordered = dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
-    named, steps = [clue.entity for clue in ordered.values()], [clue.step for clue in ordered.values()]
+    named, steps = [entity for _, entity, _ in ordered.values()], [step for *_, step in ordered.values()]
     if int(layers[0][0]) not in named or not set(range(len(path))).issubset(steps):
         return None
     places = tuple(map(steps.index, range(len(path))))
