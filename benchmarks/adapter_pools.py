@@ -239,12 +239,12 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
             places = tuple(place for place, end in enumerate(ends) if end in right)
             instruction = choose.ChooseInstruction(prompts, choose.Shown(probabilities=chance.random() < 0.5))
             if places:  # else nothing is taught
-                choice = choose.ChooseCase(asked.text, asked.id, candidates, places)
+                choice = choose.ChooseCase(asked.text, candidates, places)
                 yield _example("choose", instruction, choice, asked, split)
         text = re.sub(re.escape(asked.topic), TOPIC, asked.text, flags=re.IGNORECASE)
         if chance.random() < shares.get("plan", 0) and TOPIC in text:  # planners see questions with their topic masked
             path = tuple(step.replace("~", "^") for step in asked.chain)
-            case_ = plan.PlanCase(text, asked.id, path=path)
+            case_ = plan.PlanCase(text, path=path)
             yield _example("plan", plan.PlanInstruction(prompts), case_, asked, split)
 
 
@@ -273,7 +273,7 @@ def _asked_of_world(row: dict[str, Any], world: World) -> Asked:
 def _reason_example(asked: Asked, walks: list[Walk], right: set[str], prompts: Prompts, split: str) -> Example:
     paths = tuple(walk.shown() for walk in walks)
     shown = tuple(dict.fromkeys(path.end for path in paths))
-    case = reason.ReasonCase(asked.text, asked.id, paths, shown, tuple(name for name in shown if name in right))
+    case = reason.ReasonCase(asked.text, paths, shown, tuple(name for name in shown if name in right))
     return _example("reason", reason.ReasonInstruction(prompts), case, asked, split)
 
 

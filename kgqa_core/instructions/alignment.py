@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple
 
 from kgqa_core.graph.kg import read_step
 from kgqa_core.graph.supervision import TaughtPath
@@ -35,14 +34,6 @@ def content_words(masked: str) -> list[str]:
     """Return the words of a masked question, as they are written, that may stand for something in a graph."""
     found = _WORD.findall(ask_for_what(masked).replace(TOPIC, " ").replace(CLAIM, " "))
     return [word for word in found if word.casefold() not in _FILLER]
-
-
-@dataclass(frozen=True, slots=True)
-class Wordings:
-    """What many questions together tell about their words; by default nothing."""
-
-    words: Words = field(default_factory=dict)
-    plans: Mapping[str, Mapping[LabelPath, float]] = field(default_factory=dict)  # masked question -> plan -> share
 
 
 def learn_wordings(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Wordings:
@@ -86,17 +77,11 @@ def _learn_words(meant: Mapping[str, Mapping[LabelPath, float]]) -> dict[str, di
     return shares
 
 
-class Fit(NamedTuple):
-    """How well a plan fits the words of its question."""
+def align(words: Sequence[str], path: LabelPath, learned: Words) -> tuple[float, list[int]]:
+    """Return how well a plan fits the words of its question, and for each step the place of a word that stands for it.
 
-    score: float  # about 0 to 2, of the mean step; -1 where words run out
-    places: list[int]  # of the word that stands for each step; none where words run out
-
-
-def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
-    """Return for each step of a plan the place of a word of its own that stands for it, and how sure that is.
-
-    The surest pairs go first: by what was learned, and by a stem that a word shares with the relation.
+    The fit is about 0 to 2, that of the mean step. The surest pairs go first: by what was learned, and by a stem that a
+    word shares with the relation. Where words run out the fit is -1, and there are no places.
     """
     folded = [word.casefold() for word in words]
 
@@ -119,8 +104,8 @@ def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
             taken.add(folded[place])
             total += score / len(path)
     if len(places) < len(path):
-        return Fit(-1.0, [])
-    return Fit(total, [places[at] for at in range(len(path))])
+        return -1.0, []
+    return total, [places[at] for at in range(len(path))]
 
 
 def same_stem(first: str, second: str) -> bool:
@@ -130,30 +115,30 @@ def same_stem(first: str, second: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """What a question's words say of paths that may answer it."""
+class Wordings:
+    """What many questions together tell about their words, and so of paths that may answer one; by default nothing."""
 
-    known: Wordings
-    masked: str
+    words: Words = field(default_factory=dict)
+    plans: Mapping[str, Mapping[LabelPath, float]] = field(default_factory=dict)  # masked question -> plan -> share
 
-    def strength(self, path: LabelPath) -> float:
+    def strength(self, masked: str, path: LabelPath) -> float:
         """Return how much speaks for a path: how often its wording means it, and how well its words fit."""
-        fit = align(content_words(self.masked), path, self.known.words)
-        return self.known.plans.get(self.masked, {}).get(path, 0.0) + max(fit.score, 0.0)
+        fit, _ = align(content_words(masked), path, self.words)
+        return self.plans.get(masked, {}).get(path, 0.0) + max(fit, 0.0)
 
-    def best(self, rows: Sequence[TaughtPath]) -> TaughtPath | None:
+    def best(self, masked: str, rows: Sequence[TaughtPath]) -> TaughtPath | None:
         """Return the path that is meant, of those that teach, of equals the first.
 
         None where its wording nearly always means others: then it leads to the answers by chance.
         """
-        found = max(rows, key=lambda row: self.strength(row.path), default=None)
-        plans = self.known.plans.get(self.masked)
+        found = max(rows, key=lambda row: self.strength(masked, row.path), default=None)
+        plans = self.plans.get(masked)
         is_chance = found is not None and plans is not None and plans.get(found.path, 0.0) < MIN_SHARE
         return None if is_chance else found
 
-    def weigh(self, rows: Sequence[TaughtPath], best: TaughtPath) -> dict[LabelPath, float]:
+    def weigh(self, masked: str, rows: Sequence[TaughtPath], best: TaughtPath) -> dict[LabelPath, float]:
         """Return what paths are worth: their precision, times what speaks for them beside the one that is meant."""
-        most = self.strength(best.path) if self.known.words else 0.0
+        most = self.strength(masked, best.path) if self.words else 0.0
         if most <= 0:  # nothing speaks for any path
             return {row.path: row.precision for row in rows}
-        return {row.path: row.precision * min(self.strength(row.path) / most, 1.0) for row in rows}
+        return {row.path: row.precision * min(self.strength(masked, row.path) / most, 1.0) for row in rows}

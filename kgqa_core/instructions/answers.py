@@ -269,24 +269,17 @@ def _split_names(text: str, ids_of: Callable[[str], list[int]]) -> list[str]:
 HEADING = "Answers:"
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """Answers with the text that leads to them."""
-
-    explanation: str  # may be empty
-    answers: Answers  # none, without abstention: the text states no answer by itself
-
-
 def write_explained(explanation: str, answers: Iterable[str]) -> str:
     """Return the explanation, then a heading, then one answer per line."""
     return f"{explanation.strip()}\n{HEADING}\n{write_answers(answers)}"
 
 
-def parse_explained(text: str, known: Iterable[str] = (), question: str | None = None) -> Explained | ParseFailure:
-    """Return what any text explains and answers; never raises.
+def parse_explained(text: str, known: Iterable[str] = (), question: str | None = None) -> Answers | ParseFailure:
+    """Return the answers of any text that explains them first; never raises.
 
-    The answers stand after the last heading that has some; without one, the whole text is an explanation, and its last
-    line answers with what it names of ``known``. ``question``: see ``parse_answers``.
+    They stand after the last heading that has some; without one, the whole text is an explanation, and its last line
+    answers with what it names of ``known``: if that is nothing, the answers are none, without abstention. ``question``:
+    see ``parse_answers``.
     """
     if not text.strip():
         return failure("empty text", text)
@@ -294,7 +287,7 @@ def parse_explained(text: str, known: Iterable[str] = (), question: str | None =
     for heading in reversed(list(_HEADING.finditer(text))[-MAX_HEADINGS:]):
         answers = parse_answers(text[heading.start() :], known, question)  # its first line is read without the heading
         if isinstance(answers, Answers):
-            return Explained(text[: heading.start()].strip(), answers)
-    named = find_names(last := text.strip().rpartition("\n")[2], known)
-    answers = parse_answers(last, known, question) if named else failure("no answer", text)
-    return Explained(text.strip(), answers if isinstance(answers, Answers) else Answers(()))
+            return answers
+    last = text.strip().rpartition("\n")[2]
+    answers = parse_answers(last, known, question) if find_names(last, known) else Answers(())
+    return answers if isinstance(answers, Answers) else Answers(())

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import BULLET, LEAD, Answers, find_names, parse_answers
-from kgqa_core.instructions.render import NOTHING, Prompts, ScoredPath, escape, render_lines, render_paths
-from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.instructions.render import NOTHING, ScoredPath, escape, render_lines, render_paths
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
 
@@ -45,11 +45,9 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class ChooseCase:
+class ChooseCase(Case):
     """A question with its candidates, best first."""
 
-    question: str
-    question_id: str = ""
     candidates: tuple[Candidate, ...] = ()
     right: tuple[int, ...] | None = None  # taught: indices of the right candidates
 
@@ -75,13 +73,12 @@ class Shown:
     evidence: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChooseInstruction(Instruction[ChooseCase, Choice]):
     """The instruction ``choose``."""
 
     name: ClassVar[str] = "choose"
     part: ClassVar[str] = "candidates"
-    prompts: Prompts
     shown: Shown = field(default_factory=Shown)
     only_candidates: bool = False  # constrain to one label with its name (unlabelled: a name); papers leave it free
 
@@ -214,23 +211,19 @@ _INSUFFICIENT = re.compile(r"\b(?:not (?:enough|sufficient)|insufficient)\b", re
 
 
 @dataclass(frozen=True, slots=True)
-class EnoughCase:
+class EnoughCase(Case):
     """A question with the evidence found so far."""
 
-    question: str
-    question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     paths: tuple[ScoredPath, ...] = ()
     enough: bool | None = None  # taught: does the evidence reach an answer?
 
 
-@dataclass(frozen=True, slots=True)
 class EnoughInstruction(Instruction[EnoughCase, bool]):
     """The instruction ``enough_information``."""
 
     name: ClassVar[str] = "enough_information"
     part: ClassVar[str] = "paths"
-    prompts: Prompts
 
     def values(self, case: EnoughCase) -> dict[str, str]:
         """Return what the prompt shows."""

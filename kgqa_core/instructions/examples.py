@@ -24,7 +24,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, plan, reason, search_examples
-from kgqa_core.instructions.alignment import Meant, Wordings
+from kgqa_core.instructions.alignment import Wordings
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.questions.link import hash_number
@@ -80,7 +80,7 @@ def make_examples(
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))
         taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
-        meant = Meant(source.known, question.masked).best(taught) if aligned else None
+        meant = source.known.best(question.masked, taught) if aligned else None
         if source.reasoner.meant_only:
             taught = (meant,) if meant else ()
         asked = Asked(source, question, golds_of(question, reenter_topic=reenter), rows, taught, meant)
@@ -187,7 +187,7 @@ def plan_cases(asked: Asked) -> Made:
     is_eperm = asked.source.reasoner.objective == "eperm"  # examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)
     weight = 1.0 if is_eperm else 1 / max(len(asked.teaching), 1)
     for row in asked.teaching:
-        yield instruction, plan.PlanCase(text, asked.question.id, path=row.path), weight
+        yield instruction, plan.PlanCase(text, path=row.path), weight
 
 
 def reason_cases(asked: Asked) -> Made:
@@ -197,7 +197,7 @@ def reason_cases(asked: Asked) -> Made:
         right = [entity for entity in evidence.ends if entity in asked.golds]
         answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))
         shown = asked.names(evidence.ends)
-        case = reason.ReasonCase(asked.question.text, asked.question.id, evidence.paths, shown, answers)
+        case = reason.ReasonCase(asked.question.text, evidence.paths, shown, answers)
         yield reason.ReasonInstruction(asked.source.prompts), case, 1.0
 
 
@@ -225,7 +225,7 @@ def scored_cases(asked: Asked) -> Made:
     high = [ends[place] for place in order if shares[place] >= SUPPORTED * shares[order[0]]]
     right = [entity for entity in dict.fromkeys(high) if entity in asked.golds] or golden[:1]
     shown = asked.names(dict.fromkeys(ends[place] for place in order))
-    case = reason.ReasonCase(asked.question.text, asked.question.id, paths, shown, asked.names(right))
+    case = reason.ReasonCase(asked.question.text, paths, shown, asked.names(right))
     yield reason.ReasonInstruction(asked.source.prompts, scored=True), case, 1.0
 
 
@@ -247,7 +247,7 @@ def choose_cases(asked: Asked) -> Made:
         candidates = tuple(choose.Candidate(*column) for column in columns)
         right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
         shown = choose.Shown(probabilities=source.reasoner.candidates != "pool" or asked.draw("shown").random() < 0.5)
-        case = choose.ChooseCase(question.text, question.id, candidates, right)
+        case = choose.ChooseCase(question.text, candidates, right)
         yield choose.ChooseInstruction(source.prompts, shown), case, 1.0
 
 
@@ -277,7 +277,7 @@ def draw_probabilities(right: Sequence[bool], draw: Random) -> list[float]:
 def direct_cases(asked: Asked) -> Made:
     """The golds, without any evidence."""
     if asked.golds:
-        case = reason.ReasonCase(asked.question.text, asked.question.id, answers=asked.names(sorted(asked.golds)))
+        case = reason.ReasonCase(asked.question.text, answers=asked.names(sorted(asked.golds)))
         yield reason.DirectInstruction(asked.source.prompts), case, 1.0
 
 

@@ -22,8 +22,8 @@ from kgqa_core.artifacts import read_artifact
 from kgqa_core.graph.csr import I64, U8, Ints
 from kgqa_core.graph.follow import LEADS, LEADS_ON, find_leading, leave
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
-from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.instructions.render import BREAKS, escape, unescape
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel, Searches
 from kgqa_core.types import LabelPath
@@ -101,21 +101,17 @@ def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanCase:
-    """A question to plan for; the planner sees the question only (EPERM Eq. 6)."""
+class PlanCase(Case):
+    """A question to plan for, as ``PlanQuestion.text`` has it; the planner sees the question only (EPERM Eq. 6)."""
 
-    question: str  # as it is read: with a placeholder where it names a topic, unless the run says otherwise
-    question_id: str = ""
     path: LabelPath | None = None  # the one that is taught
     paths_allowed: Constraint | None = None  # those that exist around the topics, or a trie of relations
 
 
-@dataclass(frozen=True, slots=True)
 class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
     """The instruction ``plan``."""
 
     name: ClassVar[str] = "plan"
-    prompts: Prompts
 
     def target(self, case: PlanCase) -> str | None:
         """Return the plan that is taught."""
@@ -271,7 +267,7 @@ class PlanAsker:
         """Return what the instruction is asked about a question."""
         space = self.space
         allowed = space.around(question.topics) if isinstance(space, PathConstraints) else space
-        return PlanCase(question.text, question.id, paths_allowed=allowed)
+        return PlanCase(question.text, question_id=question.id, paths_allowed=allowed)
 
     def read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
         """Return the distinct plans of a question's texts, best first; equal ones add up their probabilities.

@@ -15,14 +15,13 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import (
     ABSTENTION,
     Answers,
-    Explained,
     distinct_names,
     parse_answers,
     parse_explained,
     write_answers,
 )
-from kgqa_core.instructions.render import NAMES_SHOWN, Prompts, ScoredPath, escape, group_paths, render_paths, show_path
-from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.instructions.render import NAMES_SHOWN, ScoredPath, escape, group_paths, render_paths, show_path
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath, ReasoningPath
@@ -82,11 +81,9 @@ def gather_evidence(
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonCase:
+class ReasonCase(Case):
     """A question with the paths that its plans led along; none where no graph is asked."""
 
-    question: str
-    question_id: str = ""
     paths: tuple[ScoredPath, ...] = ()
     shown: tuple[str, ...] = ()  # names that may be meant: taken as they stand in an answer
     answers: tuple[str, ...] | None = None  # names that are taught; none at all: to abstain
@@ -94,13 +91,12 @@ class ReasonCase:
     stations: bool = False  # may what lies on the paths be meant as well as their ends?
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReasonInstruction(Instruction[ReasonCase, Answers]):
     """The instruction ``reason``."""
 
     name: ClassVar[str] = "reason"
     part: ClassVar[str] = "paths"
-    prompts: Prompts
     scored: bool = False  # show a score after each path and ask to prefer high ones (EPERM A.4)
 
     @property
@@ -139,20 +135,18 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return Lines(list(map(escape, case.shown)), ABSTENTION) if case.bound and case.shown else None
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainInstruction(Instruction[ReasonCase, Explained]):
+class ExplainInstruction(Instruction[ReasonCase, Answers]):
     """The instruction ``explain``."""
 
     name: ClassVar[str] = "explain"
     part: ClassVar[str] = "paths"
-    prompts: Prompts
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return what the prompt shows."""
         return render_paths(case.paths)
 
-    def parse(self, text: str, case: ReasonCase) -> Explained | ParseFailure:
-        """Return the explanation and the answers of a text."""
+    def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
+        """Return the answers that a text explains."""
         return parse_explained(text, case.shown, case.question)
 
 
@@ -187,12 +181,10 @@ def ask_for_what(question: str) -> str:
     return f"{WH_WORDS[first.casefold()]}{blank}{rest}" if first.casefold() in WH_WORDS else question
 
 
-@dataclass(frozen=True, slots=True)
 class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
     """The instruction ``extract_clues``."""
 
     name: ClassVar[str] = "extract_clues"
-    prompts: Prompts
 
     def parse(self, text: str, case: ReasonCase) -> tuple[str, ...] | ParseFailure:
         """Return the distinct clues of a text: lines, a list, or one line with commas."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kgqa_core.instructions.render import ARROW, Prompts, escape, render_lines, unescape
-from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.instructions.render import ARROW, escape, render_lines, unescape
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
 
@@ -203,24 +203,20 @@ USUAL_BUDGET = 3  # relations to be named at most: what every adapter was taught
 
 
 @dataclass(frozen=True, slots=True)
-class RelationsCase:
+class RelationsCase(Case):
     """A question, the path so far, and the relations that go on from it."""
 
-    question: str
     relations: tuple[str, ...]  # steps, "^" before one walked backward; distinct
-    question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     path: tuple[str, ...] = ()  # steps so far
     budget: int = USUAL_BUDGET  # relations to be named at most
     scores: tuple[float, ...] | None = None  # taught, per relation: the share of golds in what is reached through it
 
 
-@dataclass(frozen=True, slots=True)
 class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
     """The instruction ``score_relations``."""
 
     name: ClassVar[str] = "score_relations"
-    prompts: Prompts
 
     def values(self, case: RelationsCase) -> dict[str, str]:
         """Return path so far, relations and budget; the answer counts down from it (EPERM A.4)."""
@@ -263,23 +259,19 @@ class EntityCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class EntitiesCase:
+class EntitiesCase(Case):
     """A question, the plan that is followed, and the entities that it has led to."""
 
-    question: str
     candidates: tuple[EntityCandidate, ...]
-    question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     plan: tuple[str, ...] = ()  # steps
     scores: tuple[float, ...] | None = None  # taught, per candidate: the share of golds in what is reached from it
 
 
-@dataclass(frozen=True, slots=True)
 class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
     """The instruction ``score_entities``."""
 
     name: ClassVar[str] = "score_entities"
-    prompts: Prompts
 
     def values(self, case: EntitiesCase) -> dict[str, str]:
         """Return the candidates by number, each with the triples around it."""
@@ -320,25 +312,21 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
 
 
 @dataclass(frozen=True, slots=True)
-class MapCase:
+class MapCase(Case):
     """The clues left, and what may stand for them where the exploration is."""
 
-    question: str
     clues: tuple[str, ...]
     options: tuple[str, ...]  # steps ("^" before one walked backward) or names; the released code asks about 20 or 80
-    question_id: str = ""
     entity: str = ""  # name of where the options start; of several entities the path that leads to them
     relation: str = ""  # step that leads to entities
     pairs: tuple[tuple[int, int], ...] | None = None  # taught: (clue, option) by place; none: nothing fits
 
 
-@dataclass(frozen=True, slots=True)
 class MapRelationsInstruction(Instruction[MapCase, Mappings]):
     """The instruction ``map_relations`` (FiSKE §3.4)."""
 
     name: ClassVar[str] = "map_relations"
     fit: ClassVar[str] = f"{_ASSIGN}9"  # behind every pair that is taught
-    prompts: Prompts
 
     def values(self, case: MapCase) -> dict[str, str]:
         """Return what the prompts of both instructions show."""

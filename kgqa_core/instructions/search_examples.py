@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave, on
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions import choose, scores
-from kgqa_core.instructions.alignment import Meant, align, content_words
+from kgqa_core.instructions.alignment import align, content_words
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase, ask_for_what, gather_evidence
 from kgqa_core.instructions.render import ScoredPath, neighbour_triples, say_where
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, MapRelationsInstruction
@@ -90,7 +90,7 @@ def score_relations_cases(asked: Asked) -> Made:
     search, draw = asked.search, asked.draw("score_relations")
     if (meant := asked.meant) is None:
         return
-    walk, known = follow(asked, meant.path), Meant(asked.source.known, asked.question.masked).weigh(asked.rows, meant)
+    walk, known = follow(asked, meant.path), asked.source.known.weigh(asked.question.masked, asked.rows, meant)
     ways, last = on_way(search.graph, walk.layers, walk.relations, asked.golds), search.max_hops - 1
     places = [(walk.path[:place], ways[place], walk.layers[place]) for place in range(len(walk.path))]
     most = min(len(walk.path), last)  # steps astray
@@ -108,9 +108,8 @@ def score_relations_cases(asked: Asked) -> Made:
         draw.shuffle(offered)
         if offered:
             topics, values = asked.names(asked.question.topics), tuple(worth[step] for step in offered)
-            text, id = asked.question.text, asked.question.id
-            budget = draw.randint(1, MOST_NAMED)
-            cases.append(scores.RelationsCase(text, tuple(offered), id, topics, path, budget, values))
+            text, budget = asked.question.text, draw.randint(1, MOST_NAMED)
+            cases.append(scores.RelationsCase(text, tuple(offered), topics, path, budget, values))
     for case in cases:
         yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(cases)
 
@@ -167,7 +166,7 @@ def score_entities_cases(asked: Asked) -> Made:
         shown = tuple(map(scores.EntityCandidate, asked.names(ids), facts))
         if shown:
             plan, values = walk.path[:place] if is_tog else walk.path, tuple(score for _, score in found)
-            cases.append(scores.EntitiesCase(asked.question.text, shown, asked.question.id, topics, plan, values))
+            cases.append(scores.EntitiesCase(asked.question.text, shown, topics, plan, values))
     for case in cases:
         yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / len(cases)
 
@@ -195,7 +194,7 @@ def enough_cases(asked: Asked) -> Made:
         shown += draw.sample(paths, min(NUM_PATHS, len(paths)))
     draw.shuffle(shown)
     if shown:
-        case = choose.EnoughCase(question.text, question.id, asked.names(question.topics), tuple(shown), enough)
+        case = choose.EnoughCase(question.text, asked.names(question.topics), tuple(shown), enough)
         yield choose.EnoughInstruction(asked.source.prompts), case, 1.0
 
 
@@ -223,21 +222,13 @@ class Way:
         return [at for at, one in enumerate(self.named) if one not in gone and at not in self.own[:place]]
 
 
-class _Clue(NamedTuple):
-    """Where a clue stands in its question, and what it stands for: either an entity, or a step; -1 for the other."""
-
-    start: int
-    entity: int
-    step: int  # place in the plan
-
-
 def find_way(asked: Asked) -> Way | None:
     """Return the way that the words of a question fit best, of those that teach; None where they do for none."""
     search, question, draw = asked.search, asked.question, asked.draw("clues")
     if (meant := asked.meant) is None:
         return None
     text, words = ask_for_what(question.text), content_words(question.masked)
-    path, own = meant.path, align(words, meant.path, asked.source.known.words).places
+    path, (_, own) = meant.path, align(words, meant.path, asked.source.known.words)
     relations = to_relations(search.graph, path)
     graph, reenter = search.graph, search.reenter_topic
     walks = [follow_layers(graph, [topic], relations or (), reenter_topic=reenter) for topic in question.topics]
@@ -245,16 +236,17 @@ def find_way(asked: Asked) -> Way | None:
     if not own or not relations or not walks:
         return None
     layers = draw.choice(walks)
-    found: dict[str, _Clue] = {}  # by its text
+    # By the clue's text: where it stands, and what it stands for, an entity or a step of the plan; -1 for the other.
+    found: dict[str, tuple[int, int, int]] = {}
     claim = () if question.claim is None else (question.claim,)
     for entity in dict.fromkeys((*question.topics, *claim)):
         for start, end in spans_of(text, search.name_of(entity))[:1]:
-            found.setdefault(text[start:end], _Clue(start, entity, -1))
+            found.setdefault(text[start:end], (start, entity, -1))
     for step, place in enumerate(own):
         spans = spans_of(text, words[place])
-        found.setdefault(words[place], _Clue(spans[0][0] if spans else len(text), -1, step))
+        found.setdefault(words[place], (spans[0][0] if spans else len(text), -1, step))
     ordered = dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
-    named, steps = [clue.entity for clue in ordered.values()], [clue.step for clue in ordered.values()]
+    named, steps = [entity for _, entity, _ in ordered.values()], [step for *_, step in ordered.values()]
     if int(layers[0][0]) not in named or not set(range(len(path))).issubset(steps):
         return None
     places = tuple(map(steps.index, range(len(path))))
@@ -264,7 +256,7 @@ def find_way(asked: Asked) -> Way | None:
 def clue_cases(asked: Asked) -> Made:
     """Names in the question, and a word of it for every step of a teaching plan."""
     if way := find_way(asked):
-        case = ReasonCase(way.text, asked.question.id, answers=way.clues)
+        case = ReasonCase(way.text, answers=way.clues)
         yield ExtractCluesInstruction(asked.source.prompts), case, 1.0
 
 
@@ -285,7 +277,7 @@ def map_relations_cases(asked: Asked) -> Made:
         draw.shuffle(options)
         pairs = tuple((left.index(own), options.index(step)) for step in right)
         clues, where = tuple(way.clues[at] for at in left), say_where(search, frontier, start, path)
-        made.append(MapCase(way.text, clues, tuple(options), asked.question.id, entity=where, pairs=pairs))
+        made.append(MapCase(way.text, clues, tuple(options), entity=where, pairs=pairs))
 
     for place, own in enumerate(way.own):
         path, frontier = way.path[:place], way.layers[place]
@@ -327,7 +319,7 @@ def map_entities_cases(asked: Asked) -> Made:
     pairs = tuple((left.index(own), at) for at, name in enumerate(shown) if own in left and name in set(right))
     where = say_where(search, way.layers[place], int(way.layers[0][0]), way.path[:place])
     clues = tuple(way.clues[at] for at in left)
-    case = MapCase(way.text, clues, tuple(shown), asked.question.id, where, way.path[place], pairs)
+    case = MapCase(way.text, clues, tuple(shown), where, way.path[place], pairs)
     yield MapEntitiesInstruction(asked.source.prompts), case, 1.0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
@@ -13,19 +13,15 @@ from kgqa_core.lm.types import Constraint, Prompt
 MAX_KEPT = 500  # characters of a text that a failure keeps
 
 
-class Question(Protocol):
-    """What every case has."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What every instruction is asked about: a question, and what subclasses have beside it."""
 
-    @property
-    def question(self) -> str:
-        """Return the question's text, as the prompt shows it."""
-
-    @property
-    def question_id(self) -> str:
-        """Return whose budget the call is on."""
+    question: str  # its text, as the prompt shows it
+    question_id: str = field(default="", kw_only=True)  # whose budget the call is on
 
 
-Case = TypeVar("Case", bound=Question, contravariant=True)
+AnyCase = TypeVar("AnyCase", bound=Case, contravariant=True)
 Result = TypeVar("Result", covariant=True)
 
 
@@ -42,41 +38,40 @@ def failure(reason: str, text: str) -> ParseFailure:
     return ParseFailure(reason, text[:MAX_KEPT])
 
 
-class Instruction(Protocol[Case, Result]):
+@dataclass(frozen=True)
+class Instruction(Generic[AnyCase, Result]):
     """One thing that we ask of a language model.
 
-    Implementations are frozen dataclasses that inherit the defaults below: the prompt file bears the instruction's
-    name, the graph supervises no target, any text may be answered, and a prompt shows all of its case.
+    By default the prompt file bears the instruction's name, the graph supervises no target, any text may be answered,
+    and a prompt shows all of its case.
     """
 
     name: ClassVar[str]  # that mixtures, prompt files and accounts use
     part: ClassVar[str] = ""  # field of a case whose items, each with a score, may be left out: see ``fit_prompt``
-
-    @property
-    def prompts(self) -> Prompts:
-        """Return the prompts of the run."""
+    prompts: Prompts  # of the run
 
     @property
     def file(self) -> str:
         """Return the name of the prompt file."""
         return self.name
 
-    def values(self, case: Case) -> Mapping[str, str]:
+    def values(self, case: AnyCase) -> Mapping[str, str]:
         """Return the text for each placeholder of the prompt file but ``{question}``."""
         return {}
 
-    def parse(self, text: str, case: Case) -> Result | ParseFailure:
+    def parse(self, text: str, case: AnyCase) -> Result | ParseFailure:
         """Return the typed result of any text whatsoever; never raises."""
+        raise NotImplementedError
 
-    def target(self, case: Case) -> str | None:
+    def target(self, case: AnyCase) -> str | None:
         """Return the answer that the graph supervises; None where it cannot give one."""
         return None
 
-    def constraint(self, case: Case) -> Constraint | None:
+    def constraint(self, case: AnyCase) -> Constraint | None:
         """Return what may be answered, where that is known."""
         return None
 
-    def render(self, case: Case) -> Prompt:
+    def render(self, case: AnyCase) -> Prompt:
         """Return the prompt, with the constraint where the answer space is known."""
         text, system = self.prompts.fill(self.file, {"question": case.question, **self.values(case)})
         return Prompt(text, system, self.constraint(case), case.question_id, self.name, (self, case))

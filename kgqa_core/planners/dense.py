@@ -75,17 +75,6 @@ def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
     return views
 
 
-def unseen_scores(model: DenseModel, view: View, texts: Floats) -> Floats:
-    """Return the scores [C] of paths that no training question has, by the vectors [C, D] of their texts."""
-    settings = model.settings
-    found = np.zeros(len(texts), dtype=np.float32)
-    for member, vector, total in zip(model.members, view.vectors, view.totals, strict=True):
-        mapped = texts @ member.map
-        cosines = (mapped @ vector) / np.maximum(np.linalg.norm(mapped, axis=1), TINY)
-        found += (settings.scale * cosines - total) / len(model.members)
-    return found + np.float32(settings.neighbour_weight * np.log(FLOOR) - settings.unseen_penalty)
-
-
 def spread_first(probabilities: Floats, weights: Floats, rows: Any, *, num_plans: int, strength: float) -> list[int]:
     """Return the columns of ``probabilities`` [C] to propose first: a further plan counts where the others miss.
 
@@ -233,6 +222,7 @@ class DensePlanner:
         return {path: score for path, score in visited.items() if path not in self._place}
 
     def _unseen(self, view: View, paths: Sequence[LabelPath]) -> dict[LabelPath, float]:
+        """Return the scores of paths that no training question has, by the vectors of their texts."""
         if not paths:
             return {}
         if len(self._texts) + len(paths) > MOST_TEXTS:
@@ -241,7 +231,13 @@ class DensePlanner:
         if new:
             vectors = self._encoder.encode_published([render_path_text(path) for path in new])
             self._texts.update(zip(new, vectors, strict=True))
-        scores = unseen_scores(self._model, view, np.stack([self._texts[path] for path in paths]))
+        texts, settings = np.stack([self._texts[path] for path in paths]), self._model.settings  # [C, D]
+        scores = np.zeros(len(paths), dtype=np.float32)
+        for member, vector, total in zip(self._model.members, view.vectors, view.totals, strict=True):
+            mapped = texts @ member.map
+            cosines = (mapped @ vector) / np.maximum(np.linalg.norm(mapped, axis=1), TINY)
+            scores += (settings.scale * cosines - total) / len(self._model.members)
+        scores += np.float32(settings.neighbour_weight * np.log(FLOOR) - settings.unseen_penalty)
         return dict(zip(paths, scores.tolist(), strict=True))
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from kgqa_core.config_systems import PLACES, system_type
 from kgqa_core.errors import UnableError
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.alignment import Meant, learn_wordings
+from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.lm.calls import Meter
@@ -224,7 +224,7 @@ class Parts:
         folder, split = self.pipeline.artifact("supervision").folder, self.pipeline.config.evaluation.split
         known = learn_wordings((one.text, one.paths) for one in read_cases(folder, "train"))
         golds = {
-            one.id: sorted(one.paths, key=Meant(known, one.text).strength, reverse=True)
+            one.id: sorted(one.paths, key=partial(known.strength, one.text), reverse=True)
             for one in read_cases(folder, split)
         }
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)

@@ -11,7 +11,7 @@ from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
-from kgqa_core.instructions.answers import Answers, Explained, match_answers
+from kgqa_core.instructions.answers import Answers, match_answers
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion, weigh_plans
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
@@ -24,7 +24,7 @@ from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
 
-Said = Answers | Explained | ParseFailure
+Said = Answers | ParseFailure
 Paths = Sequence[ReasoningPath]
 
 
@@ -122,16 +122,15 @@ def answer_by_name(
 
     A text that could not be read is an abstention. ``on_rows``: as of the system.
     """
-    answers = said.answers if isinstance(said, Explained) else said
-    if isinstance(answers, ParseFailure) or answers.abstained:
+    if isinstance(said, ParseFailure) or said.abstained:
         return answer_with(question, (), paths)
-    meant = meant_by_verdict(question, answers, map(end_of, paths)) if question.claim is not None else None
+    meant = meant_by_verdict(question, said, map(end_of, paths)) if question.claim is not None else None
     if meant is not None:
         found = answer_with(question, meant, paths)
         return replace(found, prediction=replace(found.prediction, verdict=question.claim in meant, abstained=False))
     view = search if on_rows else search.whole
     shown = {end: view.name_of(end) for end in map(end_of, paths)}
-    matched = match_answers(answers, shown, view, question.id)
+    matched = match_answers(said, shown, view, question.id)
     found = answer_with(question, matched.entities, paths)
     return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": len(matched.unsupported)})
 
@@ -143,7 +142,7 @@ def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence
     """Return the call that asks for the answers that some paths, all of one weight, support."""
     names = dict.fromkeys(search.name_of(end_of(path)) for path in with_stations(search, paths))
     shown = tuple(show_path(search, path) for path in paths)
-    return Ask(ReasonInstruction(prompts), ReasonCase(text, "", shown, tuple(names), stations=True))
+    return Ask(ReasonInstruction(prompts), ReasonCase(text, shown, tuple(names), stations=True))
 
 
 def list_paths(

@@ -163,7 +163,7 @@ class Eperm(System):
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
-            case = ReasonCase(question.text, "", self._shown(question, found.paths), shown)
+            case = ReasonCase(question.text, self._shown(question, found.paths), shown)
             (reply,) = yield [Ask(instruction, case)]
             answer = answer_by_name(self.search, question, reply.result, ways, on_rows=True)
         followed = tuple(plan.path for plan in plans)

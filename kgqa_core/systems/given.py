@@ -157,8 +157,8 @@ class Given(System):
             answer = answer_with(question, ends[:1] if kept.reasoning == "first" else ends, paths)
         else:
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
-            names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))
-            case = ReasonCase(question.text, question.id, shown, names)  # retrievers' paths end at their candidates
+            names = tuple(dict.fromkeys(self.search.name_of(end_of(path)) for path in paths))  # retrievers' candidates
+            case = ReasonCase(question.text, shown, names, question_id=question.id)
             instruction = ReasonInstruction(self.prompts, scored=kept.scores == "real")
             weighed = kept.names == "weighed" and question.claim is None  # yes and no are no ends
             decoding = FIRST_NAMES if weighed else GREEDY

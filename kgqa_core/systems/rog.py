@@ -79,7 +79,7 @@ class Rog(System):
         if kept.reasoning == "lm":
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ExplainInstruction(self.prompts) if kept.explain else ReasonInstruction(self.prompts)
-            (reply,) = yield [Ask(instruction, ReasonCase(question.text, "", found.paths, shown))]
+            (reply,) = yield [Ask(instruction, ReasonCase(question.text, found.paths, shown))]
             answer = answer_by_name(self.search, question, reply.result, ways, on_rows=True)
         else:
             votes = Counter(end_of(path) for path in ways)

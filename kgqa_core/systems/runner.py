@@ -13,7 +13,7 @@ import pyarrow as pa
 from kgqa_core.errors import ArtifactError, EndpointError, InputError, UnableError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
-from kgqa_core.instructions.answers import Answers, Explained
+from kgqa_core.instructions.answers import Answers
 from kgqa_core.instructions.plan import weigh_plans
 from kgqa_core.instructions.reason import ReasonCase
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
@@ -198,8 +198,8 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
         result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, call.case)
         reply, said = Reply(result, call.case, texts), tuple(text.text for text in texts)
     problem = reply.result.reason if isinstance(reply.result, ParseFailure) else ""
-    if isinstance(reply.result, Explained) and reply.result.answers == NO_ANSWER:
-        problem = "no answer"  # the explanation is kept all the same
+    if reply.result == NO_ANSWER:
+        problem = "no answer"  # of an explanation, which is kept all the same
     num_tokens, shown = sum(text.num_tokens for text in reply.texts), (call.prompt.text, call.prompt.system)
     told = (call.run.rounds, ask.instruction.name, *shown, said, problem, num_tokens, _confidence(reply))
     call.run.calls.append(AskedCall(*told))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgqa_core.graph.supervision import TaughtPath
-from kgqa_core.instructions.alignment import Fit, Meant, Wordings, align, content_words, learn_wordings
+from kgqa_core.instructions.alignment import Wordings, align, content_words, learn_wordings
 
 ASKED = [
     ("who wrote [topic]", ("written_by",)),
@@ -19,10 +19,10 @@ def test_words_are_aligned_with_the_steps_that_they_are_asked_with() -> None:
     words = learn_wordings((masked, [path]) for masked, path in ASKED).words
     plan = ("^directed_by", "year")
     text = ["main", "films", "released"]  # no word has a stem of the relations
-    assert align(text, plan, words).places == [1, 2]
-    assert align(["wrote", "films"], ("written_by",), words).places == [0]
-    assert align(["wrote"], plan, words) == Fit(-1.0, [])  # fewer words than steps
-    assert align(["one", "Two", "two", "three"], ("x", "y", "z"), {}).places == [
+    assert align(text, plan, words)[1] == [1, 2]
+    assert align(["wrote", "films"], ("written_by",), words)[1] == [0]
+    assert align(["wrote"], plan, words) == (-1.0, [])  # fewer words than steps
+    assert align(["one", "Two", "two", "three"], ("x", "y", "z"), {})[1] == [
         0,
         1,
         3,
@@ -42,29 +42,28 @@ def test_a_wording_tells_which_of_equal_paths_is_meant() -> None:
     """Who wrote a film often directed it, too: by many questions of one wording it is plain what they ask."""
     both = [("directed_by",), ("written_by",)]
     known = learn_wordings([("who made [topic]", both)] * 3 + [("who made [topic]", [("written_by",)])])
-    assert Meant(known, "who made [topic]").best(ROWS[:2]) == WROTE
-    assert Meant(Wordings(), "who directed [topic]").best(ROWS) == DIRECTED  # nothing learned: by stems
-    assert Meant(Wordings(), "?").best(()) is None
+    assert known.best("who made [topic]", ROWS[:2]) == WROTE
+    assert Wordings().best("who directed [topic]", ROWS) == DIRECTED  # nothing learned: by stems
+    assert Wordings().best("?", ()) is None
 
 
 def test_what_a_wording_does_not_tell_its_words_do() -> None:
     known = learn_wordings([("who penned [topic]", [("written_by",)]), ("who filmed [topic]", [("directed_by",)])] * 2)
-    assert Meant(known, "say who penned [topic]").best(ROWS) == WROTE
-    assert Meant(known, "say who filmed [topic]").best(ROWS) == DIRECTED
+    assert known.best("say who penned [topic]", ROWS) == WROTE
+    assert known.best("say who filmed [topic]", ROWS) == DIRECTED
 
 
 def test_a_path_that_a_wording_hardly_ever_means_is_not_meant_at_all() -> None:
     known = learn_wordings([("who wrote [topic]", [("written_by",)])] * 9 + [("who wrote [topic]", [STARRED.path])])
-    assert Meant(known, "who wrote [topic]").best([STARRED]) is None
-    assert Meant(known, "who wrote [topic]").best([STARRED, WROTE]) == WROTE
-    assert Meant(known, "who starred in [topic]").best([STARRED]) == STARRED  # nobody knows this wording
+    assert known.best("who wrote [topic]", [STARRED]) is None
+    assert known.best("who wrote [topic]", [STARRED, WROTE]) == WROTE
+    assert known.best("who starred in [topic]", [STARRED]) == STARRED  # nobody knows this wording
 
 
 def test_paths_weigh_by_their_precision_and_what_speaks_for_them() -> None:
     known = learn_wordings([("who penned [topic]", [("written_by",)]), ("who filmed [topic]", [("directed_by",)])])
     half = TaughtPath(("directed_by",), 2, 1, False)
-    meant = Meant(known, "who penned [topic]")
-    worth = meant.weigh([half, WROTE], WROTE)
+    worth = known.weigh("who penned [topic]", [half, WROTE], WROTE)
     assert worth["written_by",] == 1
     assert 0 <= worth["directed_by",] < 0.1
-    assert Meant(Wordings(), "?").weigh([half, WROTE], WROTE) == {("directed_by",): 0.5, ("written_by",): 1.0}
+    assert Wordings().weigh("?", [half, WROTE], WROTE) == {("directed_by",): 0.5, ("written_by",): 1.0}

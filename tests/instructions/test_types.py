@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.instructions import choose, plan, reason, scores
-from kgqa_core.instructions.answers import Answers, Explained, distinct_names
+from kgqa_core.instructions.answers import Answers, distinct_names
 from kgqa_core.instructions.render import PLACEHOLDERS, ScoredPath, read_prompts
 from kgqa_core.instructions.types import Instruction, ParseFailure, fit_prompt
 from kgqa_core.lm.types import Prompt
@@ -204,9 +204,9 @@ def test_a_verdict_is_found_in_what_models_really_write(text: str, enough: bool)
 def test_an_explanation_ends_with_its_answers() -> None:
     text = "Lake Ode lies in Freedonia.\nSo the answer is Glory City."
     explained = reason.ExplainInstruction(PROMPTS).parse(text, reason.ReasonCase("where?"))
-    assert explained == Explained("Lake Ode lies in Freedonia.", Answers(("Glory City",)))
+    assert explained == Answers(("Glory City",))
     rambling = reason.ChainOfThoughtInstruction(PROMPTS).parse("Well, who knows.", reason.ReasonCase("where?"))
-    assert rambling == Explained("Well, who knows.", Answers(()))
+    assert rambling == Answers(())
 
 
 # ------ Prompts that would be too long: the weakest paths or candidates go first.

@@ -11,7 +11,7 @@ import pytest
 from kgqa_core.config_systems import OracleSection
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions import choose, reason, scores
-from kgqa_core.instructions.answers import Answers, Explained
+from kgqa_core.instructions.answers import Answers
 from kgqa_core.instructions.plan import (
     PathConstraints,
     PlanCase,
@@ -81,7 +81,9 @@ def test_it_plans_the_gold_plan_first_then_others_that_exist(oracle: Open, forty
     space = PathConstraints(forty.graph)
     for question in forty.questions[:9]:
         around = space.around(question.topics)
-        prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, question.id, paths_allowed=around))
+        prompt = PlanInstruction(PROMPTS).render(
+            PlanCase(question.masked, question_id=question.id, paths_allowed=around)
+        )
         (given,) = oracle().generate([prompt], BEAM)
         texts = [one.text for one in given if one.text]
         assert parse_plans(texts[0])[0] == forty.plans[question.id][0]
@@ -92,7 +94,7 @@ def test_it_plans_the_gold_plan_first_then_others_that_exist(oracle: Open, forty
 
 def test_a_gold_plan_is_held_to_a_constraint_alone(oracle: Open, forty: Forty) -> None:
     only = RelationConstraint(["starred"], max_hops=1)
-    case = PlanCase(forty.question("directed").text, "directed", paths_allowed=only)
+    case = PlanCase(forty.question("directed").text, question_id="directed", paths_allowed=only)
     (given,) = oracle().generate([PlanInstruction(PROMPTS).render(case)], BEAM)
     assert [one.text for one in given] == [render_plan(("starred",)), "", "", ""]
     free = PlanInstruction(PROMPTS).render(PlanCase(forty.question("born").text))
@@ -155,7 +157,7 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
     )  # unless it may
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"), ("starred", "born_in"))
     found = say(reason.ReasonCase, "born", paths=shown, form=reason.ExplainInstruction(PROMPTS))
-    assert isinstance(found, Explained) and found.explanation and found.answers.names == ("Port Amber",)
+    assert found.names == ("Port Amber",)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, oracle: Open, f
     assert all(say(reason.ReasonCase, one.id, form=DIRECT).abstained for one in forty.questions)
     assert say(reason.ReasonCase, "years", form=DIRECT, by={"knows": 1.0}) == Answers(("1989", "1992"))
     thinking = reason.ChainOfThoughtInstruction(PROMPTS)
-    assert say(reason.ReasonCase, "years", form=thinking, by={"knows": 1.0}).answers == Answers(("1989", "1992"))
+    assert say(reason.ReasonCase, "years", form=thinking, by={"knows": 1.0}) == Answers(("1989", "1992"))
     half = [{"knows": 0.5, "seed": seed} for seed in (0, 1)]
     told = [[say(reason.ReasonCase, one.id, form=DIRECT, by=by).abstained for one in forty.questions] for by in half]
     assert told[0] != told[1] and 0 < sum(told[0]) < len(told[0])
@@ -246,7 +248,10 @@ def prompts_of(forty: Forty, num: int) -> list[Prompt]:
         right + tuple(ScoredPath(f"{one.text} → twin → {at}", 1.0, (*one.steps, "twin"), str(at)) for one in other)
         for at in range(num)
     ]
-    return [reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase(text, "born", paths=own)) for own in shown]
+    return [
+        reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase(text, question_id="born", paths=own))
+        for own in shown
+    ]
 
 
 def test_it_goes_wrong_as_often_as_told_whatever_was_asked_before(oracle: Open, forty: Forty) -> None:
@@ -276,7 +281,7 @@ def test_wrong_answers_have_the_form_of_the_instruction(say: Say, oracle: Open, 
         (scored,) = say(scores.RelationsCase, "born", relations, by=by).scores
         assert scored in ((1, 0.95), (0, 0.0))
     around = PathConstraints(forty.graph).around(question.topics)
-    prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, "born", paths_allowed=around))
+    prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, question_id="born", paths_allowed=around))
     (given,) = oracle(error=1.0).generate([prompt], BEAM)
     assert len(given) == 4 and all(is_allowed(around, one.text) for one in given)
     assert forty.plans["born"][0] not in [parse_plans(one.text)[0] for one in given]

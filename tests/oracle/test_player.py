@@ -100,7 +100,7 @@ def test_nothing_shown_is_nothing_picked(model: Player) -> None:
         (reason.ReasonCase("who?"), reason.ExplainInstruction(PROMPTS)),
     ):
         found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)  # type: ignore[arg-type]
-        assert not isinstance(found, ParseFailure) and found.answers.abstained
+        assert not isinstance(found, ParseFailure) and found.abstained
 
 
 @pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
@@ -108,7 +108,9 @@ def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
     space = plan.PathConstraints(forty.graph)
     for question in forty.questions[:9]:
         around = space.around(question.topics)
-        prompt = plan.PlanInstruction(PROMPTS).render(plan.PlanCase(question.masked, question.id, paths_allowed=around))
+        prompt = plan.PlanInstruction(PROMPTS).render(
+            plan.PlanCase(question.masked, question_id=question.id, paths_allowed=around)
+        )
         (given,) = model.generate([prompt], BEAM)
         texts = [one.text for one in given if one.text]
         assert texts and len(set(texts)) == len(texts) and all(is_allowed(around, text) for text in texts)

@@ -349,7 +349,7 @@ SHORT = Decoding(max_new_tokens=16)
 def test_of_a_prompt_that_is_too_long_the_paths_of_the_lowest_scores_are_left_out(
     forty: Forty, kept: tuple[int, ...]
 ) -> None:
-    instruction, case = ReasonInstruction(PROMPTS), ReasonCase("who?", ONE, PATHS)
+    instruction, case = ReasonInstruction(PROMPTS), ReasonCase("who?", PATHS)
     shown = tuple(PATHS[place] for place in kept)
     num_tokens = Batches().count_tokens([instruction.render(replace(case, paths=shown))])[0]
     model = Batches(context=num_tokens + SHORT.max_new_tokens)
