@@ -114,12 +114,7 @@ def build_questions(
     if format.finish:
         format.finish(loaded, graph, search.reenter_topic)
     questions = fill_splits(loaded) if all(file.split is None for file in files) else loaded.questions
-    questions, subset = take_subset(
-        take_gate(questions, gate_share),
-        train_size=section.train_size,
-        hold_out_templates=section.hold_out_templates,
-        draw=section.draw,
-    )
+    questions, subset = take_subset(take_gate(questions, gate_share), section)
     lint = lint_questions(questions, search, loaded.notes)
     tables = {
         "questions": input_files.records_table(questions, schemas.QUESTIONS),
@@ -225,20 +220,14 @@ def take_gate(questions: Sequence[Question], share: float) -> list[Question]:
     return [replace(one, split="gate") if is_held(one) else one for one in questions]
 
 
-def take_subset(
-    questions: Sequence[Question],
-    *,
-    train_size: int | None = None,
-    hold_out_templates: float | None = None,
-    draw: int = 0,
-) -> tuple[list[Question], SubsetReport | None]:
+def take_subset(questions: Sequence[Question], section: QuestionSection) -> tuple[list[Question], SubsetReport | None]:
     """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
 
     The share ``hold_out_templates`` of distinct masked texts is held out, for the test split alone; of the training
     questions left ``train_size`` are drawn. ``draw`` seeds both. Raises InputError where a split would be left empty,
     or training has fewer questions than asked for.
     """
-    kept, share = list(questions), hold_out_templates
+    kept, train_size, share, draw = list(questions), section.train_size, section.hold_out_templates, section.draw
     if train_size is None and share is None:
         return kept, None
     before = _count_splits(question.split for question in questions)
