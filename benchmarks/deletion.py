@@ -21,7 +21,7 @@ from kgqa_core.evaluation.metrics import pair_outcome, score_outcomes
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import is_picked_right
 from kgqa_core.graph.csr import sorted_distinct
-from kgqa_core.graph.follow import follow_layers, follow_path
+from kgqa_core.graph.follow import follow_layers
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, Planner, PlanQuestion
@@ -234,7 +234,7 @@ def told(
 ) -> Iterator[tuple[float, str, dict[str, float]]]:
     """Yield (percent that can still be answered, system, figures) of all systems, and of those that may abstain."""
     able = np.array(
-        [np.isin(follow_path(search.graph, one.topics, one.chain or ()), one.answers).any() for one in asked]
+        [np.isin(follow_layers(search.graph, one.topics, one.chain or ())[-1], one.answers).any() for one in asked]
     )
     for name, opened in systems.items():
         answered = ask(opened, search, asked)

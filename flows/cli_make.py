@@ -106,7 +106,7 @@ def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> 
     import numpy as np
 
     from kgqa_core.errors import InputError
-    from kgqa_core.graph.follow import follow_path
+    from kgqa_core.graph.follow import follow_layers
     from kgqa_core.instructions.plan import PathConstraints
 
     random, space, seen = np.random.default_rng([seed, 0]), PathConstraints(graph, max_hops=hops), set[int]()
@@ -121,7 +121,7 @@ def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> 
         for _ in range(int(random.integers(hops))):
             ending, _ = space.around((topic,)).next_relations(path)
             path = (*path, int(random.choice(ending))) if len(ending) else path
-        answers = follow_path(graph, [topic], path).tolist()
+        answers = follow_layers(graph, [topic], path)[-1].tolist()
         key = hash((topic, path))
         if not 0 < len(answers) <= MOST_ANSWERS or key in seen:
             continue

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,9 +283,8 @@ def relation_groups(pipeline: Pipeline) -> dict[str, str]:
     placed = list(search.place(gate_questions(pipeline)))
     with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder) / "paths.parquet"
-        limits: Any = {"max_hops": search.max_hops, "reenter_topic": search.reenter_topic}
-        limits["progress"] = lambda done: pipeline.progress("relation groups", done, len(placed))
-        write_supervision(search.graph, placed, paths, **limits)
+        told = partial(pipeline.progress, "relation groups", total=len(placed))
+        write_supervision(search, placed, paths, progress=told)
         found = read_supervision(paths, "best")
     return {question: relation_group(rows[0].path) for question, rows in found.items() if rows[0].path}
 

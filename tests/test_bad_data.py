@@ -243,7 +243,7 @@ def test_a_bad_line_of_questions_is_a_reject_with_its_place(tmp_path: Path, line
 def test_a_bad_line_of_a_dump_is_a_reject(line: bytes) -> None:
     good = b"<http://a>\t<http://b>\t<http://c>\t.\n"
     rows = read_rows(good + line + b"\n" + good, DumpOptions())
-    assert [number for number, _, _ in rows.rejects] == [2] and rows.lines["triple"] == 2
+    assert [number for number, _, _ in rows.rejects] == [2] and rows.counts["lines"]["triple"] == 2
 
 
 def test_there_are_120_of_them() -> None:

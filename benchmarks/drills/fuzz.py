@@ -168,8 +168,8 @@ def read_dump(data: bytes) -> str:
     from kgqa_core.graph.dump_rows import DumpOptions, read_rows
 
     rows = read_rows(data, DumpOptions()) if data else None
-    if rows and sum(rows.lines.values()) != rows.num_lines:
-        raise AssertionError(f"{rows.num_lines} lines, outcomes {rows.lines}")
+    if rows and sum(rows.counts["lines"].values()) != rows.counts["text"]["lines"]:
+        raise AssertionError(f"{rows.counts['text']['lines']} lines, outcomes {rows.counts['lines']}")
     return "rejects" if rows and rows.rejects else "read"
 
 

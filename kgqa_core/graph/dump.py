@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -25,18 +25,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.artifacts import read_note, write_json, written_whole
+from kgqa_core.artifacts import read_note, sync, write_json, written_whole
 from kgqa_core.errors import InputError
-from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, DumpOptions, Rows, column, read_rows, strings
+from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, Counts, DumpOptions, Rows, column, read_rows, strings
 from kgqa_core.graph.input_files import check_rejects, read_blocks, syntax_of, write_rejects
 
 KINDS = {**TABLES, "rejects": schemas.REJECTS}  # files of a part
 GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {"rejects": 2**14}  # rows of a row group, about
 
 Progress = Callable[[int, int], None]  # bytes of the file read, of how many
-Counts = defaultdict[str, Counter[str]]
-"""What was counted in a part, by kind: ``text`` (lines, bytes), ``lines`` by outcome, ``rejects`` by reason, ``rows``
-by table, ``relations`` (well-formed lines by label), ``files`` (bytes by name)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ def _open_journal(path: Path, options: DumpOptions, folder: Path) -> tuple[Count
     return total, num_parts
 
 
-def _add(total: Counts, counts: dict[str, Any]) -> None:
+def _add(total: Counts, counts: Mapping[str, Any]) -> None:
     for kind, counted in counts.items():
         total[kind].update(counted)
 
@@ -165,8 +162,7 @@ def _open_part(path: Path, schema: pa.Schema, group_rows: int) -> Iterator[Calla
         with pq.ParquetWriter(partial, schema, compression="zstd", compression_level=1) as writer:
             yield add
             write(1)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(partial)
 
 
 def _write_part(
@@ -191,9 +187,7 @@ def _write_part(
             for kind, table in rows.tables:
                 add[kind](table)
                 counts["rows"][kind] += table.num_rows
-            counts["text"].update(lines=rows.num_lines, bytes=rows.num_bytes)
-            counts["lines"].update(rows.lines)
-            counts["relations"].update(rows.relation_lines)
+            _add(counts, rows.counts)
     counts["files"].update({file.name: file.stat().st_size for file in files.values()})
     write_json(folder / f"part-{number:05d}.json", counts)
     return counts

@@ -10,7 +10,7 @@ characters. A line of N-Quads goes through ``parse_line`` as well: the name of i
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -161,6 +161,9 @@ KIND_NAME, KIND_ALIAS, KIND_FOREIGN = 0, 1, 2  # DUMP_NAMES.kind; above: a name 
 TABLES = {"triples": schemas.DUMP_TRIPLES, "types": schemas.DUMP_TYPES, "names": schemas.DUMP_NAMES}
 LF, CR, QUOTE, CLOSE = b'\n\r">'
 Array = NDArray[Any]
+Counts = defaultdict[str, Counter[str]]
+"""What was counted in a block or a part, by kind: ``text`` (lines, bytes), ``lines`` by outcome, ``rejects`` by reason,
+``rows`` by table, ``relations`` (well-formed lines by label), ``files`` (bytes by name)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +187,21 @@ class DumpOptions:
 class Rows:
     """What a block holds."""
 
-    num_bytes: int
-    num_lines: int = 0
-    lines: Counter[str] = field(default_factory=Counter)  # outcome -> lines
-    relation_lines: Counter[str] = field(default_factory=Counter)  # label -> well-formed lines
+    counts: Counts = field(default_factory=lambda: defaultdict(Counter))  # text, lines and relations
     rejects: list[tuple[int, str, str]] = field(default_factory=list)  # line in the block from 1, reason, text
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)  # kind of TABLES, rows
 
 
 def read_rows(text: bytes, options: DumpOptions) -> Rows:
     """Return the rows of a block of whole lines; the last of a file may lack its line end."""
-    rows = Rows(len(text))
+    rows = Rows()
+    rows.counts["text"]["bytes"] = len(text)
     cut_off = not text.endswith(b"\n")
     text = text + b"\n" if cut_off else text
     data = np.frombuffer(text, np.uint8)
     line_ends = np.flatnonzero(data == LF)
     starts = np.append(0, line_ends[:-1] + 1)
-    rows.num_lines = len(starts)
+    rows.counts["text"]["lines"] = len(starts)
     plain = _are_plain(text, line_ends)
     mended: list[bytes] = []
     for place in np.flatnonzero(~plain).tolist():
@@ -209,9 +210,9 @@ def read_rows(text: bytes, options: DumpOptions) -> Rows:
         if isinstance(found, Statement):
             mended.append(_plain_line(found))
         elif found is None:
-            rows.lines[OUTCOMES[BLANK]] += 1
+            rows.counts["lines"][OUTCOMES[BLANK]] += 1
         else:
-            rows.lines[OUTCOMES[MALFORMED]] += 1
+            rows.counts["lines"][OUTCOMES[MALFORMED]] += 1
             reason = TRUNCATED if cut_off and place == len(starts) - 1 else found
             shown = line[: 4 * MAX_REJECT_TEXT].decode(errors="replace")[:MAX_REJECT_TEXT]
             rows.rejects.append((place + 1, reason, shown))
@@ -252,13 +253,13 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     labels = _cut_labels(iris.buffers()[2], ends[: len(iris)], ends[1 : len(iris) + 1], are_iris, profile)
     known = labels.to_pylist()
     for label, count in zip(known, np.bincount(codes).tolist(), strict=True):
-        rows.relation_lines[label] += count
+        rows.counts["relations"][label] += count
     outcomes = np.array(list(map(_uses(options), known)), np.int8)[codes]
     is_literal = data[relation_ends + 2] == QUOTE
     outcomes[((outcomes == NAME) | (outcomes == ALIAS)) & ~is_literal] = NOISE
 
     kept = np.flatnonzero(outcomes != NOISE)
-    rows.lines[OUTCOMES[NOISE]] += len(outcomes) - len(kept)
+    rows.counts["lines"][OUTCOMES[NOISE]] += len(outcomes) - len(kept)
     outcomes, is_literal, opened = outcomes[kept], is_literal[kept], relation_ends[kept] + 2
     subjects = _cut_labels(text, starts[kept] + 1, subject_ends[kept], np.ones(len(kept), np.bool_), profile)
     stops = line_ends[kept] - 2 - (data[line_ends[kept] - 1] == CR)  # behind the object
@@ -270,7 +271,7 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
     outcomes[closed == opened + 1] = EMPTY_TEXT  # an IRI is never empty
     outcomes[is_foreign & ~(is_node & profile.keep_foreign)] = OTHER_LANGUAGE
     for outcome, count in enumerate(np.bincount(outcomes, minlength=len(OUTCOMES)).tolist()):
-        rows.lines[OUTCOMES[outcome]] += count
+        rows.counts["lines"][OUTCOMES[outcome]] += count
 
     def put(kind: str, is_chosen: Array, middle: pa.Array | None = None) -> None:
         chosen = column(np.flatnonzero(is_chosen))

@@ -51,13 +51,6 @@ def follow_layers(
     return layers
 
 
-def follow_path(
-    graph: KnowledgeGraph, start: Ids, path: RelationPath, *, topics: Ids | None = None, reenter_topic: bool = False
-) -> I64:
-    """Return the distinct entities, ascending, that ``path`` leads to; see ``follow_layers``."""
-    return follow_layers(graph, start, path, topics=topics, reenter_topic=reenter_topic)[-1]
-
-
 def reasoning_paths(
     graph: KnowledgeGraph,
     topics: Sequence[int],
@@ -125,7 +118,7 @@ def end_of(path: ReasoningPath) -> int:
 class Follower:
     """Follows paths in one graph, with tables that are made once: 4 (max_steps + 1) bytes per entity.
 
-    As ``follow_path``: from all topics together, and no step arrives at one unless ``reenter_topic``.
+    As ``follow_layers``: from all topics together, and no step arrives at one unless ``reenter_topic``.
     """
 
     def __init__(self, graph: KnowledgeGraph, *, max_steps: int, reenter_topic: bool = False) -> None:

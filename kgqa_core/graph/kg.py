@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph import csr
-from kgqa_core.graph.csr import Ints, SortedIndex, StringTable, expand_ranges, open_array, read_only, sorted_distinct
+from kgqa_core.graph.csr import Ints, SortedIndex, StringTable, expand_ranges, open_array, sorted_distinct
 from kgqa_core.types import Question, RelationPath, Step
 
 
@@ -44,13 +44,8 @@ class KnowledgeGraph:
 
     @cached_property
     def arrays(self) -> csr.CsrArrays:
-        """The CSR as compiled code takes it, read-only, as it is when it comes from disk."""
-        return (
-            read_only(self.group_ptr),
-            read_only(self.group_relation),
-            read_only(self.edge_ptr),
-            read_only(self.edge_tail),
-        )
+        """The CSR as compiled code takes it."""
+        return self.group_ptr, self.group_relation, self.edge_ptr, self.edge_tail
 
     @cached_property
     def entity_names(self) -> list[str]:

@@ -58,21 +58,18 @@ class Subgraphs:
 
     def rows_of(self, question_id: str, entities: Sequence[int]) -> Ints:
         """Return the rows, ascending, of those entities that are in a question's subgraph; none where it has none."""
-        if question_id not in self.block_of:
-            return np.empty(0, dtype=np.int64)
         found, inside = self._look_up(question_id, np.array(sorted(entities), dtype=np.int64))
         return found[inside]
 
     def inside(self, question_id: str, entities: Sequence[int]) -> tuple[int, ...]:
         """Return those entities, in their order, that are in a question's subgraph; none where it has none."""
-        if question_id not in self.block_of or not entities:
-            return ()
         _, inside = self._look_up(question_id, np.array(entities, dtype=np.int64))
         return tuple(entity for entity, is_inside in zip(entities, inside.tolist(), strict=True) if is_inside)
 
     def _look_up(self, question_id: str, entities: Ints) -> tuple[Ints, Bools]:
-        """Return the row of each entity in the question's block, and whether it is there."""
-        start, end = self.block_ptr[self.block_of[question_id]], self.block_ptr[self.block_of[question_id] + 1]
+        """Return the row of each entity in the question's block, and whether it is there; a question may have none."""
+        block = self.block_of.get(question_id)
+        start, end = (0, 0) if block is None else self.block_ptr[block : block + 2]
         own = self.entity[start:end]
         places = np.searchsorted(own, entities)
         inside = places < len(own)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import LabelPath, Question, Split
@@ -41,25 +42,24 @@ class SupervisionReport:
 
 
 def write_supervision(
-    graph: KnowledgeGraph,
-    questions: Iterable[Question],
+    search: SearchGraph,
+    placed: Iterable[Question],
     out: Path,
     *,
-    max_hops: int,
-    reenter_topic: bool = False,
     max_paths: int = 1000,
     progress: Callable[[int], None] = lambda num_done: None,
 ) -> SupervisionReport:
     """Write the shortest relation paths of every question, in the order given; memory does not grow with their number.
 
-    ``graph`` may be one of rows, for questions of rows. Paths of a question (schemas.SUPERVISION) go by length, then
-    relation ids; questions without one are counted by reason. ``reenter_topic``: may a step arrive at a topic, in
-    looking for paths and in following them? ``progress`` is told how many questions are done, now and then.
+    ``placed``: questions of entities of ``search.graph``. Paths of a question (schemas.SUPERVISION) go by length, then
+    relation ids; questions without one are counted by reason. ``progress`` is told how many questions are done, now
+    and then.
     """
+    graph, max_hops, reenter_topic = search.graph, search.max_hops, search.reenter_topic
     finder = PathFinder(graph, max_hops=max_hops, reenter_topic=reenter_topic, max_paths=max_paths)
     follower = Follower(graph, max_steps=max_hops, reenter_topic=reenter_topic)
     totals: Counter[str] = Counter()
-    waiting = iter(questions)
+    waiting = iter(placed)
     with written_whole(out) as partial, pq.ParquetWriter(partial, SUPERVISION) as writer:
         while batch := list(islice(waiting, BATCH)):
             rows = [row for question in batch for row in _rows(graph, question, finder, follower, totals)]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import InputError
-from kgqa_core.graph.follow import end_of, follow_path
+from kgqa_core.graph.follow import end_of, follow_layers
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
@@ -309,7 +309,7 @@ def wrong_plans(
         chance.shuffle(near)
         tried = _mixed(near, tried, chance)
     for path in tried:
-        reached = follow_path(graph, question.topics, path, reenter_topic=space.reenter_topic)
+        reached = follow_layers(graph, question.topics, path, reenter_topic=space.reenter_topic)[-1]
         if path not in right and len(reached) and golds.isdisjoint(reached.tolist()):
             yield path
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave, on_way
+from kgqa_core.graph.follow import end_of, follow_layers, leave, on_way
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions import choose, scores
@@ -127,7 +127,7 @@ def score_candidates(
     looked_at = dict.fromkeys(draw.sample(layer, min(MAX_LOOKED_AT, len(layer))))
     if not rest and (golden := [entity for entity in layer if entity in golds]):
         looked_at |= dict.fromkeys(draw.sample(golden, 1))
-    ends = {one: follow_path(search.graph, [one], rest, topics=barred).tolist() for one in looked_at}
+    ends = {one: follow_layers(search.graph, [one], rest, topics=barred)[-1].tolist() for one in looked_at}
     kept = {one: own for one, own in ends.items() if own or not look_ahead}
     scored = [(one, sum(end in golds for end in own) / max(len(own), 1)) for one, own in kept.items()]
     right = [pair for pair in scored if pair[1] > 0]

@@ -11,10 +11,9 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +23,7 @@ from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import input_files
+from kgqa_core.graph.build import write_facts
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import LintReport, lint_questions
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
@@ -78,11 +78,7 @@ class QuestionReport:
 
 
 def build_questions(
-    section: QuestionSection,
-    *,
-    search: SearchGraph,
-    out_dir: Path,
-    gate_share: float = 0.0,
+    section: QuestionSection, *, search: SearchGraph, out_dir: Path, gate_share: float = 0.0
 ) -> QuestionReport:
     """Build questions, rejects, missing and coverage.parquet, and lint.json in ``out_dir``.
 
@@ -94,8 +90,7 @@ def build_questions(
     files, variant, format = list_files(section), plan_variant(section), open_format(section.format)
     left_out = variant.dropped if variant else ()
     to_dev, dropped = set(variant.dev_ids) if variant else set(), {one["id"] for one in left_out}
-    loaded, graph = Loaded(), search.entities
-    resolver = Resolver(graph)
+    loaded, resolver = Loaded(), Resolver(search.entities)
     for file in files:
         found = link_file(file, loaded, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
         loaded.questions.extend(found)
@@ -106,20 +101,15 @@ def build_questions(
         unknown = list(dict.fromkeys(loaded.unknown[place] for place in shown if place in loaded.unknown))
         if not unknown:
             raise
-        spelt = ((one, [spell(name, one) for name in nearest_names(one, graph)]) for one in unknown)
+        spelt = ((one, [spell(name, one) for name in nearest_names(one, search.entities)]) for one in unknown)
         near = (f"nearest to {shorten(one, 60)}: {', '.join(names)}" for one, names in spelt)
         raise InputError(f"{error}. Not in the graph: {'; '.join(near)}") from error
     for one in left_out:
         loaded.note("dropped_by_variant", one["split"], f"{one['id']}: {one['reason']}")
     if format.finish:
-        format.finish(loaded, graph, search.reenter_topic)
+        format.finish(loaded, search.entities, search.reenter_topic)
     questions = fill_splits(loaded) if all(file.split is None for file in files) else loaded.questions
-    questions, subset = take_subset(
-        take_gate(questions, gate_share),
-        train_size=section.train_size,
-        hold_out_templates=section.hold_out_templates,
-        draw=section.draw,
-    )
+    questions, subset = take_subset(take_gate(questions, gate_share), section)
     lint = lint_questions(questions, search, loaded.notes)
     tables = {
         "questions": input_files.records_table(questions, schemas.QUESTIONS),
@@ -127,7 +117,12 @@ def build_questions(
         "coverage": input_files.records_table(lint.reach, schemas.COVERAGE),
         "missing": input_files.texts_table(loaded.missing, schemas.MISSING.names).cast(schemas.MISSING),
     }
-    _write(out_dir, tables, {"lint": lint, "subset": subset, "variant": variant})
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        pq.write_table(table, out_dir / f"{name}.parquet", compression="zstd")
+    for name, part in (("lint", lint), ("subset", subset), ("variant", variant)):
+        if part is not None:
+            write_facts(part, out_dir / f"{name}.json")
     return QuestionReport(
         num_questions=len(questions),
         num_rejects=len(loaded.rejects),
@@ -138,16 +133,6 @@ def build_questions(
         subset=subset,
         variant=variant,
     )
-
-
-def _write(out_dir: Path, tables: Mapping[str, pa.Table], reports: Mapping[str, Any]) -> None:
-    out_dir.mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        pq.write_table(table, out_dir / f"{name}.parquet", compression="zstd")
-    for name, report in reports.items():
-        if report is not None:
-            text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
-            (out_dir / f"{name}.json").write_text(f"{text}\n", "utf-8")
 
 
 def read_topics(section: QuestionSection) -> list[str]:
@@ -225,20 +210,14 @@ def take_gate(questions: Sequence[Question], share: float) -> list[Question]:
     return [replace(one, split="gate") if is_held(one) else one for one in questions]
 
 
-def take_subset(
-    questions: Sequence[Question],
-    *,
-    train_size: int | None = None,
-    hold_out_templates: float | None = None,
-    draw: int = 0,
-) -> tuple[list[Question], SubsetReport | None]:
+def take_subset(questions: Sequence[Question], section: QuestionSection) -> tuple[list[Question], SubsetReport | None]:
     """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
 
     The share ``hold_out_templates`` of distinct masked texts is held out, for the test split alone; of the training
     questions left ``train_size`` are drawn. ``draw`` seeds both. Raises InputError where a split would be left empty,
     or training has fewer questions than asked for.
     """
-    kept, share = list(questions), hold_out_templates
+    kept, train_size, share, draw = list(questions), section.train_size, section.hold_out_templates, section.draw
     if train_size is None and share is None:
         return kept, None
     before = _count_splits(question.split for question in questions)

@@ -31,7 +31,7 @@ from pydantic import ConfigDict, Field, StrictBool
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.follow import follow_layers
 from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS
 from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -213,7 +213,7 @@ def merge_repeats(loaded: Loaded, graph: KnowledgeGraph, reenter_topic: bool) ->
     loaded.questions = list(first.values())
     for question in loaded.questions:
         if question.chain is not None:
-            reached = follow_path(graph, question.topics, question.chain, reenter_topic=reenter_topic)
+            reached = follow_layers(graph, question.topics, question.chain, reenter_topic=reenter_topic)[-1]
             if tuple(reached.tolist()) != question.answers:
                 loaded.note("gold_is_not_its_chain", question.split, question.id)
 

@@ -21,7 +21,7 @@ from kgqa_core.errors import ArtifactError, shorten
 from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
-from kgqa_core.graph.follow import follow_path, reasoning_paths
+from kgqa_core.graph.follow import follow_layers, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import find_answerable
@@ -230,7 +230,7 @@ def follow_topics(search: SearchGraph, topics: Sequence[int], path: RelationPath
     A question with two topics mostly asks for what they share.
     """
     how: Any = {"topics": topics, "reenter_topic": search.reenter_topic}
-    reached = [follow_path(search.graph, [topic], path, **how) for topic in topics]
+    reached = [follow_layers(search.graph, [topic], path, **how)[-1] for topic in topics]
     if not reached:
         return np.empty(0, dtype=np.int64)
     shared: Ints = reduce(np.intersect1d, reached)

@@ -17,7 +17,7 @@ from benchmarks.networkx_paths import (
     simple_graph,
 )
 from benchmarks.path_cases import cut_subgraphs, triples_of
-from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.follow import follow_layers
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.types import Question
@@ -44,7 +44,7 @@ def test_the_multigraph_and_the_kernels_find_the_same_paths(triples: list[Triple
 @given(multigraphs, st.integers(0, LAST), st.lists(st.integers(0, 2 * NUM_RELATIONS - 1), min_size=1, max_size=3))
 def test_walks_end_where_sets_of_entities_do(triples: list[Triple], topic: int, plan: list[int]) -> None:
     walks = follow_multi(multi_graph(triples, NUM_RELATIONS), topic, plan)
-    reached = follow_path(graph_of(triples), [topic], tuple(plan)).tolist()
+    reached = follow_layers(graph_of(triples), [topic], tuple(plan))[-1].tolist()
     assert sorted({walk[-1] for walk in walks}) == reached
 
 

@@ -96,10 +96,10 @@ def contents(rows: Rows) -> dict[str, Any]:
     named = [row for row in tables["names"] if row[1] != 2]
     tables["names"] = named + list({row for row in tables["names"] if row[1] == 2})
     return {
-        "lines": +rows.lines,
-        "relations": +rows.relation_lines,
+        "lines": +rows.counts["lines"],
+        "relations": +rows.counts["relations"],
         "rejects": [(line, reason) for line, reason, _ in rows.rejects],
-        "num_lines": rows.num_lines,
+        "num_lines": rows.counts["text"]["lines"],
         **{kind: Counter(found) for kind, found in tables.items()},
     }
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.csr import expand_ranges, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import Follower, end_of, execute_plans, follow_path, reasoning_paths
+from kgqa_core.graph.follow import Follower, end_of, execute_plans, follow_layers, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import ReasoningPath, Step
 
@@ -72,9 +72,9 @@ def test_what_paths_reach_agrees_with_the_triples_alone_and_together(
 ) -> None:
     graph = graph_of(triples)
     alone = [slow_follow(triples, topics, path, [] if reenter else topics) for path in paths]
-    assert [follow_path(graph, topics, path, reenter_topic=reenter).tolist() for path in paths] == alone
+    assert [follow_layers(graph, topics, path, reenter_topic=reenter)[-1].tolist() for path in paths] == alone
     for path in paths:
-        elsewhere = follow_path(graph, [0], path, topics=topics)
+        elsewhere = follow_layers(graph, [0], path, topics=topics)[-1]
         assert elsewhere.tolist() == slow_follow(triples, [0], path, topics)
     follower = Follower(graph, max_steps=4, reenter_topic=reenter)
     for _ in range(2):  # the tables are clean again

@@ -12,6 +12,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.supervision import NO_ANSWER, NO_TOPIC, UNREACHABLE, Mode, read_supervision, write_supervision
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import LabelPath, Question
+from tests.loading import searched
 
 Ask = Callable[..., Question]
 
@@ -34,7 +35,7 @@ def paths(folder: Path, mode: Mode = "all_shortest", threshold: float = 0.0) -> 
 
 def test_each_path_comes_with_what_following_it_reaches(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
     question = ask("q", ["Alfred Hitchcock"], ["1954"])
-    report = write_supervision(films, [question], tmp_path / "s.parquet", max_hops=3)
+    report = write_supervision(searched(films, 3), [question], tmp_path / "s.parquet")
     table = pq.read_table(tmp_path / "s.parquet")
     assert table.schema.equals(SUPERVISION)
     assert table.to_pylist() == [
@@ -54,7 +55,7 @@ def test_each_path_comes_with_what_following_it_reaches(films: KnowledgeGraph, a
 def test_modes_are_filters(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
     # one answer is a hop away, the other two
     question = ask("q", ["Alfred Hitchcock"], ["Rear Window", "1954"])
-    write_supervision(films, [question], tmp_path / "s.parquet", max_hops=3)
+    write_supervision(searched(films, 3), [question], tmp_path / "s.parquet")
     one, two = ("^directed_by",), ("^directed_by", "release_year")
     assert paths(tmp_path) == {"q": (one, two)}
     assert paths(tmp_path, "best") == {"q": (one, two)}  # a tie
@@ -71,7 +72,7 @@ def test_questions_without_a_path_are_counted_by_reason(films: KnowledgeGraph, a
         ask("near", ["Alfred Hitchcock"], ["London"]),
     ]
     done: list[int] = []
-    report = write_supervision(films, questions, tmp_path / "s.parquet", max_hops=2, progress=done.append)
+    report = write_supervision(searched(films, 2), questions, tmp_path / "s.parquet", progress=done.append)
     assert report.without_path == {NO_TOPIC: 1, NO_ANSWER: 2, UNREACHABLE: 1}
     assert (report.num_questions, done) == (5, [5])
     assert list(paths(tmp_path)) == ["near"]
@@ -81,9 +82,9 @@ def test_parallel_edges_are_paths_of_their_own_and_may_tie_and_too_many_are_coun
     films: KnowledgeGraph, ask: Ask, tmp_path: Path
 ):
     asked = [ask("q", ["Alfred Hitchcock"], ["London"])]
-    write_supervision(films, asked, tmp_path / "s.parquet", max_hops=1)
+    write_supervision(searched(films, 1), asked, tmp_path / "s.parquet")
     assert paths(tmp_path, "best") == {"q": (("born_in",), ("lived_in",))}
-    report = write_supervision(films, asked, tmp_path / "s.parquet", max_hops=1, max_paths=1)
+    report = write_supervision(searched(films, 1), asked, tmp_path / "s.parquet", max_paths=1)
     assert (report.num_paths, report.num_capped) == (1, 1)
 
 
@@ -94,5 +95,5 @@ def test_a_table_is_whole_or_not_there(films: KnowledgeGraph, ask: Ask, tmp_path
 
     (tmp_path / "out").mkdir()
     with pytest.raises(RuntimeError, match="stopped"):
-        write_supervision(films, broken(), tmp_path / "out" / "s.parquet", max_hops=1)
+        write_supervision(searched(films, 1), broken(), tmp_path / "out" / "s.parquet")
     assert list((tmp_path / "out").iterdir()) == []

@@ -62,9 +62,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         ask("q3", "what is the capital of Freedonia?", "Freedonia", "Glory City"),
         Question("q4", "what is nothing?", "what is nothing?", (), (), "dev"),
     )
-    write_supervision(graph, questions, folder / "paths.parquet", max_hops=3)
+    search = SearchGraph(graph, graph, None, 3, reenter_topic=False)
+    write_supervision(search, questions, folder / "paths.parquet")
     return World(
-        SearchGraph(graph, graph, None, 3, reenter_topic=False),
+        search,
         questions,
         read_supervision(folder / "paths.parquet"),
         read_prompts(),

@@ -18,6 +18,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import (
     QuestionReport,
+    SubsetReport,
     build_questions,
     plan_variant,
     read_questions,
@@ -43,6 +44,10 @@ def asked(num_topics: int = 11) -> list[Question]:
         for topic in range(num_topics)
         for masked, chain in TEMPLATES
     ]
+
+
+def subset(questions: list[Question], **section: Any) -> tuple[list[Question], SubsetReport | None]:
+    return take_subset(questions, QuestionSection(format="jsonl", path=Path("."), **section))
 
 
 def masked_of(questions: list[Question], split: Split) -> set[str]:
@@ -89,23 +94,23 @@ def test_a_text_that_comes_twice_is_held_twice_or_taught_twice() -> None:
 
 def test_a_sample_leaves_dev_and_test_alone_keeps_the_order_and_lies_inside_a_larger_one() -> None:
     questions = asked()
-    kept, report = take_subset(questions, train_size=17)
+    kept, report = subset(questions, train_size=17)
     assert report is not None
     assert report.num_before == {"train": 90, "dev": 10, "test": 10}
     assert report.num_left == {"train": 17, "dev": 10, "test": 10}
     assert [question for question in questions if question in kept] == kept
-    assert set(kept) < set(take_subset(questions, train_size=31)[0])
-    assert take_subset(questions, train_size=17, draw=1)[0] != kept
+    assert set(kept) < set(subset(questions, train_size=31)[0])
+    assert subset(questions, train_size=17, draw=1)[0] != kept
     both = {"train_size": 17, "hold_out_templates": 0.3, "draw": 5}  # the order of the files does not matter
-    assert take_subset(questions, **both)[0] == take_subset(questions[::-1], **both)[0][::-1]
+    assert subset(questions, **both)[0] == subset(questions[::-1], **both)[0][::-1]
 
 
 def test_more_than_there_is_is_refused() -> None:
-    assert take_subset(asked(), train_size=90)[0] == asked()
+    assert subset(asked(), train_size=90)[0] == asked()
     with pytest.raises(InputError, match=r"train_size is 91, but there are only 90"):
-        take_subset(asked(), train_size=91)
+        subset(asked(), train_size=91)
     with pytest.raises(InputError, match=r"only 63 training"):  # of the 7 templates of 10 that are left
-        take_subset(asked(), train_size=90, hold_out_templates=0.3)
+        subset(asked(), train_size=90, hold_out_templates=0.3)
 
 
 # Wordings that only the test split asks
@@ -114,7 +119,7 @@ def test_more_than_there_is_is_refused() -> None:
 def test_every_chain_keeps_a_wording_in_training_whatever_the_draw() -> None:
     held = set()
     for draw in range(5):
-        kept, report = take_subset(asked(), hold_out_templates=0.9, draw=draw)
+        kept, report = subset(asked(), hold_out_templates=0.9, draw=draw)
         assert {question.chain for question in kept if question.split == "train"} == {(0,), (1,), (2, 3)}
         assert report is not None
         assert (report.num_masked_held_out, report.num_held_out_wanted) == (7, 9)
@@ -125,14 +130,14 @@ def test_every_chain_keeps_a_wording_in_training_whatever_the_draw() -> None:
 
 def test_without_chains_the_hops_are_the_type() -> None:
     questions = [replace(question, chain=None) for question in asked()]
-    kept, report = take_subset(questions, hold_out_templates=0.9)
+    kept, report = subset(questions, hold_out_templates=0.9)
     assert report.num_masked_held_out == 8
     assert {question.hops for question in kept if question.split == "train"} == {1, 2}
 
 
 def test_a_share_that_empties_a_split_is_refused() -> None:
     with pytest.raises(InputError, match=r"hold_out_templates = 0\.01 leaves no test question: there are 10 distinct"):
-        take_subset(asked(), hold_out_templates=0.01)
+        subset(asked(), hold_out_templates=0.01)
 
 
 @given(
@@ -149,7 +154,7 @@ def test_whatever_is_asked_the_split_is_clean(rows: list[tuple[int, int, Split]]
         for number, (wording, chain, split) in enumerate(rows)
     ]
     try:
-        kept, report = take_subset(questions, hold_out_templates=share, draw=draw)
+        kept, report = subset(questions, hold_out_templates=share, draw=draw)
     except InputError:
         return
     held = masked_of(kept, "test")

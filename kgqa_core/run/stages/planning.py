@@ -91,11 +91,9 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
     placed = search.place(opening.read_with_hops(run, *EVERY_SPLIT))
     evaluate.write_asked(placed, folder, mask_topics=run.config.exploration.mask_topics)
     report = write_supervision(
-        search.graph,
+        search,
         placed,
         folder / evaluate.PATHS_FILE,
-        max_hops=search.max_hops,
-        reenter_topic=search.reenter_topic,
         progress=lambda done: run.progress("finding supervision", done, len(placed)),
     )
     content = asdict(report)
