@@ -116,8 +116,8 @@ def init(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     named = shlex.quote(str(out))
-    for line in (text, f"Written:     {out}", f"Doubts:      kgqa lint {named}", f"Train it:    kgqa run {named}"):
-        say(line)
+    say(f"{text}\nWritten:     {out}\nDoubts:      kgqa lint {named}")
+    say(f'Untrained:   kgqa ask {named} "QUESTION" --system rog\nTrain it:    kgqa run {named}')
 
 
 def run_file(triples: Path, questions: Path, names: Path | None, out: Path, *, max_rejected: float) -> str:

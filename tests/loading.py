@@ -60,8 +60,8 @@ def build_rdf(
     options = DumpOptions(profile, max_reject_ratio=max_reject_ratio, block_bytes=block_bytes)
     (folder / "dump").mkdir(parents=True)
     parsed = parse_dump(path, folder / "dump", options=options)
-    named = profile.names_relations
-    return parsed, build_from_dump([folder / "dump"], [], folder / "graph", hops=None, names_relations=named)
+    named = {"names_relations": profile.names_relations, "names_iris": format == "rdf"}
+    return parsed, build_from_dump([folder / "dump"], [], folder / "graph", hops=None, **named)
 
 
 def write_bert(folder: Path, words: Sequence[str], *, seed: int, **sizes: int) -> Path:

@@ -41,6 +41,8 @@ RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
 KINDS = ("entity", "cvt", "foreign", "iri", "blank", "literal")  # schemas.ENTITIES
 BEST_NAME = "(min({place: if(kind = 0, 2, kind), name: name}) filter (kind <> 1 and name is not null)).name"
 NO_NAME = " (no name)"  # shown after the label of a MID that has none
+LAST_PART = "regexp_extract(label, '^https?://[^/?#]+/(?:[^?]*[/#])?([^/?#]+)$', 1)"  # of an IRI
+WORDS = f"trim(replace(coalesce(try(url_decode({LAST_PART})), {LAST_PART}), '_', ' '))"  # %FF alone is no UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def build_from_dump(
     cvt_is_hop: bool = True,
     hub_cap: int | None = None,
     names_relations: bool = False,
+    names_iris: bool = False,
     named: Mapping[str, Sequence[str]] | None = None,
     limits: BuildLimits = DEFAULT_LIMITS,
 ) -> ClosureReport:
@@ -85,8 +88,9 @@ def build_from_dump(
     directions; None: every triple of the dumps, whatever the topics. Where CVTs (MIDs without a name in any language)
     are no hop, they are left within the hop that reaches them. At most ``hub_cap`` triples of a (head, relation) or
     (relation, tail) group are walked, those whose other end is first in byte order; None: all. ``names_relations``: a
-    relation is called as the node that has its label, or else by the words of its IRI. ``named``: of topics that are
-    names, the labels that bear them. These are walked as well, and the name itself may be no node.
+    relation is called as the node that has its label, or else by the words of its IRI. ``names_iris``: an entity
+    without a name is called by the last part of its IRI. ``named``: of topics that are names, the labels that bear
+    them. These are walked as well, and the name itself may be no node.
 
     Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
     ArtifactError where a folder holds no parsed dump.
@@ -99,6 +103,7 @@ def build_from_dump(
         connect(limits.memory_limit, work, {}) as connection,
     ):
         closure = Closure(dumps, work, connection, limits)
+        connection.execute("create macro words_of(label) as " + (WORDS if names_iris else "''"))
         names = named or {}
         asked = {label: label in names for topic in topics for label in (topic, *names.get(topic, ()))}
         passes = closure.reach_all() if hops is None else closure.walk([*asked], hops, cvt_is_hop, hub_cap)
@@ -230,7 +235,8 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         "max(name) filter (kind = 0) as last, bool_or(kind <> 2) as here from found group by id"
     )
     described = f"select *, regexp_full_match(label, '{MID}') as is_mid from node left join named using (id)"
-    name = f"coalesce(name, if(is_mid, label || '{NO_NAME}', label))"
+    last = r"if(regexp_matches(words_of(label), '\pL'), words_of(label), label)"
+    name = f"coalesce(name, if(is_mid, label || '{NO_NAME}', {last}))"
     kind = (
         "case when is_literal then 'literal' when here then 'entity' when not here then 'foreign' "
         "when is_mid then 'cvt' when label[:2] = '_:' then 'blank' else 'iri' end"

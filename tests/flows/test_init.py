@@ -117,8 +117,9 @@ def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) ->
     done = init("triples.tsv", "questions.jsonl", "--out", "of clubs.yml")
     assert done.exit_code == 0, done.stderr
     assert "kgqa run 'of clubs.yml'" in done.stdout.splitlines()[0]
-    assert done.stdout.splitlines()[-2:] == [
+    assert done.stdout.splitlines()[-3:] == [
         "Doubts:      kgqa lint 'of clubs.yml'",
+        "Untrained:   kgqa ask 'of clubs.yml' \"QUESTION\" --system rog",
         "Train it:    kgqa run 'of clubs.yml'",
     ]
     for out, code in (("clubs", 2), ("triples.tsv/clubs.yaml", 5)):  # other commands know a run file by its suffix

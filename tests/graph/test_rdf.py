@@ -109,6 +109,24 @@ def test_relations_are_read_as_words(tmp_path: Path) -> None:
     assert graph.relation_text(graph.relation_names.index("child of") + graph.num_relations) == "child of (reversed)"
 
 
+def test_an_iri_without_a_name_is_called_by_its_last_part(tmp_path: Path) -> None:
+    called = {
+        "resource/Charles_Babbage": "Charles Babbage",
+        "voc#%C3%A9t%C3%A9": "été",
+        "a/100%25_cotton_%FF": "100%25 cotton %FF",  # no UTF-8
+        "a/%28_%29": f"{EX}a/%28_%29",  # no letter
+        "1815": f"{EX}1815",
+        "": EX,
+        "page?id=Ada": f"{EX}page?id=Ada",
+        "page/": f"{EX}page/",
+    }
+    build(tmp_path / "kb.nt", LINES + "\n".join(f"<{EX}Ada> <{EX}knows> <{EX}{end}> ." for end in called))
+    graph = open_graph(tmp_path / "graph")
+    names = dict(zip(graph.entity_labels, graph.entity_names, strict=True))
+    assert {end: names[f"{EX}{end}"] for end in called} == called
+    assert (names[f"{EX}Ada"], names[BIRTH]) == ("Ada Lovelace", "1815-12-10")
+
+
 def test_blank_nodes_without_a_name_are_numbered_in_their_order(tmp_path: Path) -> None:
     text = f"@prefix : <{EX}> . :a :p [ :q ( 1 2 ) ] . _:x :p [] ."
     labels = []

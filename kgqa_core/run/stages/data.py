@@ -128,6 +128,7 @@ def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
         else:
             own = graph.model_dump(mode="json", include={"format", "hops", "cvt_is_hop", "hub_cap"})
             own["names_relations"] = graph.profile.names_relations
+            own |= {"names_iris": True} if graph.format == "rdf" else {}  # elsewhere labels are ids, or no names
         yield StageSpec("graph", own, tuple(spec.key for spec in needs), files)
 
 
@@ -237,6 +238,7 @@ def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, record
             cvt_is_hop=source.cvt_is_hop,
             hub_cap=source.hub_cap,
             names_relations=source.profile.names_relations,
+            names_iris=source.format == "rdf",
             named=named,
             limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
         )
