@@ -195,7 +195,7 @@ def _require_named(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Raise InputError where no label of the names file is one of an entity or a relation."""
     known = "select label from entity union all select relation from raw"
     if not connection.sql(f"select 1 from raw_name semi join ({known}) using (label) limit 1").fetchall():
-        examples = "select arg_min(label, position), (select min(label) from entity) from raw_name"
+        examples = "select arg_max(label, position), (select min(label) from entity) from raw_name"
         ((there, here),) = connection.sql(examples).fetchall()
         raise InputError(
             f"names file: no label of {path} is in the graph. There it is {shorten(there)}, in the graph "

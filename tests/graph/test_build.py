@@ -141,7 +141,7 @@ def test_relations_are_called_as_the_names_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("label\tname\nQ1\tFirst\n", "no label of .*names.tsv is in the graph. There it is 'Q1', in the graph 'm.1'"),
+        ("id\tterm\nQ1\tFirst\n", "no label of .*names.tsv is in the graph. There it is 'Q1', in the graph 'm.1'"),
         ("First\tm.1\n", "There it is 'First', in the graph 'm.1'"),
         ("\n", "names.tsv holds no name. A line should look like: label TAB name"),
     ],
