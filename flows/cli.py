@@ -269,7 +269,7 @@ def ask(
     trace: Annotated[bool, typer.Option("--trace", help="With --system: show every prompt and what was said.")] = False,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Questions, one per line: text, or JSON with question and topic or topics."),
+        typer.Option(metavar="FILE", help="Questions, one per line: text, or JSON with question, topic(s), claim."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --file: .jsonl or .parquet. Default: JSON lines, printed.")

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -197,7 +197,7 @@ def graph_format(path: Path) -> str:
             return form
     cure = "a line is to hold head, relation and tail, with TABs between them. docs/own-data.md shows all formats"
     if first.startswith(("{", "[")):
-        cure = "JSON is not read: make lines of head, relation and tail of it, or of JSON-LD N-Triples"
+        cure = "JSON is for questions, which come second. Make lines of head, relation and tail of it, or N-Triples"
     elif re.match(r"<\S+> <|@?(prefix|base)\b", first, re.IGNORECASE):
         cure = f"RDF is known by its suffix: {', '.join(SYNTAXES)}"
     raise ConfigError(f"{path}: what format is this? Its first line is {shorten(first, 80)}; {cure}")
@@ -280,12 +280,12 @@ def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
     Measured is the relation path that serves the questions of one wording best: a shortest path to a gold says little
     where a hub, such as a year or a genre, makes everything near.
     """
-    usable = [one for one in questions if one.topics and one.answers]
+    known = [replace(one, answers=(one.claim,)) if one.verdict and not one.answers else one for one in questions]
+    usable = [one for one in known if one.topics and one.answers]
     own = {one.id for one in usable if not set(one.topics).isdisjoint(one.answers)}
     wordings: dict[str, list[Question]] = {}
-    for one in usable:
-        if one.split == "train":
-            wordings.setdefault(one.masked, []).append(one)
+    for one in (one for one in usable if one.split == "train"):
+        wordings.setdefault(one.masked, []).append(one)
     num_train = max(sum(map(len, wordings.values())), 1)
     kinds = []  # share of training questions, and those looked at: of wordings whose answers hold a topic, of others
     for has_own in (True, False):

@@ -52,9 +52,9 @@ JUDGED = (
 )  # what verdicts read
 FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
-    "not reached": "no path of the graph leads from what the question names to an answer",
+    "no path": "no path of as many steps as are searched leads from what the question names to an answer",
     "not planned": "the plans that were followed lead past it",
-    "pruned": "a path leads there, by its number of hops, and the search left it",
+    "pruned": "a path leads there, and the search left it",
     "not chosen": "it was among the candidates, and something else was given, or nothing",
     "not searched": "the system reads no graph",  # last: saved links name a reason by its place
 }
@@ -159,8 +159,8 @@ def lost_at(row: Mapping[str, Any], *, searches: bool = True) -> str:
         golds = {row["claim"]} if row["gold_verdict"] else {*row["candidate_ids"]} - {row["claim"]}
     if row.get("covered") or not golds.isdisjoint(row["candidate_ids"]):
         return "not chosen"
-    if row["hops"] is None and not is_bare:
-        return "not reached"
+    if not row.get("has_path", row["hops"] is not None or is_bare):
+        return "no path"
     return "not planned" if any(name == "num_plans" for name, _ in row.get("counts") or ()) else "pruned"
 
 
@@ -180,6 +180,7 @@ class Beside:
     overview: Mapping[str, Any]  # tables, sentences, points
     about: Mapping[str, Any] | None = None  # tables about the data, and training curves
     explore: Callable[[Sequence[str]], Mapping[str, Any]] | None = None  # what an explorer walks for questions
+    has_path: Callable[[Sequence[str]], Mapping[str, bool]] | None = None  # of questions: does one lead to an answer?
 
 
 def build(runs: Sequence[tuple[str, Path]], out: Path, *, title: str, beside: Beside, single: bool = False) -> Path:
@@ -252,7 +253,10 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
     verdicts, scores, lost = ([[] for _ in shown] for _ in range(3))  # type: list[list[Any]]
     hops, golds, texts = list[int | None](), list[int](), list[str]()
     num_chunks = -(-len(ids) // CHUNK)
-    explored = beside.explore(worth_exploring(shown, ids)) if beside.explore else {}
+    judged = letters_of(shown, ids) if beside.explore or beside.has_path else {}
+    explored = beside.explore(worth_exploring(judged)) if beside.explore else {}
+    wrong = [id for id, own in judged.items() if own != {"R"}]
+    has_path = beside.has_path(wrong) if beside.has_path and wrong else {}
     for number, found in enumerate(explored.values()):
         if "more" in found:  # a file of its own, read when somebody asks for it
             more, found["more"] = found["more"], f"w{number:04}"
@@ -260,6 +264,8 @@ def _parts(shown: Sequence[Shown], ids: Sequence[str], title: str, beside: Besid
     for chunk in range(num_chunks):
         slices = [run.table.slice(chunk * CHUNK, CHUNK).to_pylist() for run in shown]
         calls = [run.calls_of(ids[chunk * CHUNK], ids[min(len(ids), (chunk + 1) * CHUNK) - 1]) for run in shown]
+        for row in (row for rows in slices for row in rows if row["question_id"] in has_path):
+            row["has_path"] = has_path[row["question_id"]]
         strings, paths = Strings(), read_paths([text for rows in slices for row in rows for text in row["paths"]])
         for place, rows in enumerate(slices):
             verdicts[place] += map(verdict_of, rows)
@@ -309,12 +315,16 @@ def _facts(shown: Sequence[Shown], lost: Sequence[Sequence[str]]) -> dict[str, A
     return {"runs": [{"name": run.name, "by": run.by} for run in shown], "lost": counts, "reasons": LOST}
 
 
-def worth_exploring(shown: Sequence[Shown], ids: Sequence[str]) -> list[str]:
-    """Return the questions that are explored again to be drawn: where systems differ, then where all are wrong."""
+def letters_of(shown: Sequence[Shown], ids: Sequence[str]) -> dict[str, set[str]]:
+    """Return of each question the letters, R, W and A, of how all systems answered it."""
     judged = [run.table.select([name for name in JUDGED if name in run.table.column_names]) for run in shown]
     verdicts = zip(*([verdict_of(row).upper() for row in table.to_pylist()] for table in judged), strict=True)
-    order = {id: (len(set(own)) == 1, set(own) == {"R"}) for id, own in zip(ids, verdicts, strict=True)}
-    return sorted(ids, key=order.__getitem__)[:MOST_EXPLORED]
+    return {id: set(own) for id, own in zip(ids, verdicts, strict=True)}
+
+
+def worth_exploring(judged: Mapping[str, set[str]]) -> list[str]:
+    """Return the questions that are explored again to be drawn: where systems differ, then where all are wrong."""
+    return sorted(judged, key=lambda id: (len(judged[id]) == 1, judged[id] == {"R"}))[:MOST_EXPLORED]
 
 
 @dataclass

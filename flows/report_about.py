@@ -89,7 +89,7 @@ def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None, evaluated: 
         overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 4))
     about = {"tables": list(data_tables(pipeline)), "curves": [*curves(pipeline), *sweep_curves(pipeline)]}
     about["curves"] += cost_curves(systems["rows"] if systems else ())
-    return Beside(overview, about, partial(explored, pipeline))
+    return Beside(overview, about, partial(explored, pipeline), partial(paths_to, pipeline))
 
 
 def stored_comparison(pipeline: Pipeline) -> dict[str, Any] | None:
@@ -266,6 +266,22 @@ def sweep_curves(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], figures_from: int) -> dict[str, Any]:
     return {"title": title, "header": list(header), "rows": [list(row) for row in rows], "figures_from": figures_from}
+
+
+def paths_to(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, bool]:
+    """Return of those questions of the run that have answers: does a path of the steps that are searched lead to one?
+
+    Hops and chains that the files give are not believed: `kgqa lint` counts golds that no path reaches all the same.
+    """
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.questions.coverage import gold_hops
+    from kgqa_core.run.open import search_graph
+
+    wanted, search = set(ids), search_graph(pipeline)
+    read = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
+    asked = [one for one in read if one.id in wanted and one.answers]
+    reached = gold_hops(search.place(asked), search, max_steps=search.max_hops)
+    return {one.id: bool((hops > 0).any()) for one, hops in zip(asked, reached, strict=True)}
 
 
 # ------ What the explorer walked.

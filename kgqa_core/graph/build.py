@@ -116,6 +116,8 @@ def build_graph(
             raise InputError(
                 f"graph file: {shown} holds no triple. A line should look like: {open_format(format).example}"
             )
+        if names and not any(report.num_rows for report in named):
+            raise InputError(f"names file: {names} holds no name. A line should look like: label TAB name")
         input_files.write_rejects(input_files.collect_rejects([*files, named]), out_dir / "rejects.parquet")
         return _write_graph(triples, named, out_dir, inverse_suffix, limits)
 
@@ -159,6 +161,8 @@ def _write_graph(
     with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
         num_entities, num_named = _write_entities(connection, parts, entities)
         create_view(connection, "entity", [entities])
+        if named:
+            _require_named(connection, named[0].chunk.path)
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
         if named:
             given = "select label, arg_min(name, position) from raw_name join relation_id using (label) group by label"
@@ -185,6 +189,18 @@ def _write_graph(
     )
     write_facts(report, out_dir / "graph.json")
     return report
+
+
+def _require_named(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Raise InputError where no label of the names file is one of an entity or a relation."""
+    known = "select label from entity union all select relation from raw"
+    if not connection.sql(f"select 1 from raw_name semi join ({known}) using (label) limit 1").fetchall():
+        examples = "select arg_max(label, position), (select min(label) from entity) from raw_name"
+        ((there, here),) = connection.sql(examples).fetchall()
+        raise InputError(
+            f"names file: no label of {path} is in the graph. There it is {shorten(there)}, in the graph "
+            f"{shorten(here)}. A line should be: label TAB name"
+        )
 
 
 def _write_entities(

@@ -38,7 +38,7 @@ def guess_columns(names: Sequence[str], *, ids: bool = False) -> tuple[int, ...]
     for known in (WORDS_OF_HEADS, WORDS_OF_RELATIONS, WORDS_OF_TAILS):
         fitting = [place for place, word in enumerate(words) if word in known and place not in places]
         if not fitting:
-            return None
+            return _same_around(names, words, ids)
         used_stems = {stems[place] for place in places}
         of_other_things = [place for place in fitting if stems[place] not in used_stems]
         places.append((of_other_things or fitting)[0])
@@ -50,6 +50,16 @@ def guess_columns(names: Sequence[str], *, ids: bool = False) -> tuple[int, ...]
         if kinds[head] == kinds[tail] == kind and len(set(named)) == len(named):
             return named
     return tuple(places)
+
+
+def _same_around(names: Sequence[str], words: Sequence[str], ids: bool) -> tuple[int, ...] | None:
+    """Return the places where the columns before the relation, such as id and name, are those behind it, too."""
+    half = len(names) // 2
+    if half < 2 or names[:half] != names[half + 1 :] or words[half] not in WORDS_OF_RELATIONS:
+        return None
+    wanted = {"id"} if ids else {"label", "name"}
+    place = next((place for place, word in enumerate(words[:half]) if word in wanted), 0)
+    return place, half, half + 1 + place
 
 
 def ends_empty(lines: Sequence[Sequence[str]]) -> bool:

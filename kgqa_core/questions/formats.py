@@ -1,7 +1,6 @@
 """What a question format is, and reading the files of any; ``config_base.QUESTION_FORMATS`` lists the formats.
 
-A format says which files of a folder are its own, and how a file is read (``QuestionFormat``). Linking, splits,
-rejects, lint and coverage are the same for all of them.
+A format says which files of a folder are its own, and how to read one. Linking, splits and lint are those of all.
 """
 
 from __future__ import annotations
@@ -384,15 +383,16 @@ def read_asked(file: QuestionFile) -> Iterator[Placed]:
     """
 
     def make(read: JsonQuestion, number: int) -> RawQuestion:
-        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), tuple(read.topics or ()))
+        id = read.id or f"{file.path.stem}-{number}"
+        return RawQuestion(id, read.question, (), tuple(read.topics or ()), claim=read.claim)
 
     parse_json = parser_of(JsonQuestion, make)
 
     def parse(line: str, number: int) -> RawQuestion | Fault:
         if number == 1 and TABLE_OR_LIST.match(line.replace('"', "")):
             raise InputError(f"{file.path} is a table or a JSON list. Put a question, or an object, on each line")
-        is_json = line.lstrip().startswith("{")
-        return parse_json(line, number) if is_json else make(JsonQuestion(question=line.strip()), number)
+        text = line.strip()
+        return parse_json(text, number) if text[:1] == "{" else make(JsonQuestion(question=text), number)
 
     return parse_lines(file.path, parse)
 

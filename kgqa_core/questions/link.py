@@ -20,7 +20,6 @@ CLAIM = "[claim]"
 NUM_NEAREST = 5
 MAX_CHARACTERS = 20_000  # of a question: longer ones are rejected
 MAX_COMPARED = 300  # characters of a topic that is not there, or a question, that are compared with the names
-GOOD_MATCH = 80.0  # percent of characters in common
 MAX_WORDS = 20  # of an unlinked question that are compared with the names
 
 TRAIN_SHARE, HELD_SHARE = 0.8, 0.1  # of a single file that is split by hash: train, and each of dev and test
@@ -112,11 +111,13 @@ def nearest_names(value: str, graph: KnowledgeGraph) -> list[str]:
     windows = {" ".join(words[i : i + size]) for size in (1, 2, 3, 4) for i in range(len(words) - size + 1)}
     best: dict[int, float] = {}
     for window in sorted({value.casefold(), *windows}):
-        for _, score, row in process.extract(window, folded, scorer=fuzz.ratio, limit=NUM_NEAREST):
-            best[row] = max(score, best.get(row, 0.0))
-    # Of good matches the one with most characters in common: short common words match something anyway.
-    order = sorted(best, key=lambda row: (best[row] < GOOD_MATCH, -best[row] * len(names[row]), row))
-    return [names[row] for row in order[:NUM_NEAREST]]
+        for name, score, row in process.extract(window, folded, scorer=fuzz.ratio, limit=NUM_NEAREST):
+            length = len(window) + len(name)
+            common = round(score * length / 200)
+            # Characters in common, since short common words match something anyway, less those that are not.
+            near = max(3 * common - length, common / 2 if window in name else -length)
+            best[row] = max(near, best.get(row, near))
+    return [names[row] for row in sorted(best, key=lambda row: (-best[row], row))[:NUM_NEAREST]]
 
 
 def spans_of(text: str, name: str) -> list[Span]:

@@ -53,6 +53,13 @@ def others(person: int) -> dict[str, object]:
     return {"question": f"Who plays with Person {person}?", "answers": answers}
 
 
+def claims(person: int) -> dict[str, object]:
+    town, is_right = person % CLUBS % TOWNS, person % 3 > 0
+    claimed = f"Town {town if is_right else (town + 1) % TOWNS}"
+    question = f"Is the club of Person {person} in {claimed}?"
+    return {"question": question, "topics": [f"Person {person}"], "claim": claimed, "verdict": is_right}
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with triples.tsv, and a home of its own."""
@@ -74,7 +81,13 @@ def init(*arguments: str):
 
 @pytest.mark.parametrize(
     ("asked", "steps", "reenter"),
-    [([clubs], 1, False), ([clubs, towns], 2, False), ([others], 2, False), ([squad, clubs], 2, True)],
+    [
+        ([clubs], 1, False),
+        ([clubs, towns], 2, False),
+        ([others], 2, False),
+        ([squad, clubs], 2, True),
+        ([claims], 2, False),
+    ],
 )
 def test_the_walk_is_the_one_whose_paths_explain_the_answers(
     graph: KnowledgeGraph,
@@ -204,6 +217,7 @@ def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str,
         ("g.csv", "entity,relation,entity", {"header": True}),
         ("g.csv", "id,entity,relation,entity", {"header": True, "columns": [2, 3, 4]}),
         ("g.csv", "entity,entity_id,relation,entity,entity_id", {"header": True, "columns": [1, 3, 4]}),
+        ("g.csv", "id,name,relation,id,name", {"header": True, "columns": [2, 3, 5]}),
         ("g.csv", "node_id,node_name,type,node_id,node_name", {"header": True, "columns": [2, 3, 5]}),
         ("g.csv", "item,itemLabel,propLabel,valueLabel", {"columns": ["itemLabel", "propLabel", "valueLabel"]}),
         ("g.csv", "item,itemLabel,p,pLabel,o,oLabel", {"columns": ["itemLabel", "pLabel", "oLabel"]}),
@@ -358,7 +372,7 @@ def test_what_is_no_graph_is_said(files: Path) -> None:
     for line in (triple, [triple], ["a", "r", "b"]):  # their commas are no columns
         (files / "triples.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
         as_json = init("triples.jsonl", "questions.jsonl")
-        assert as_json.exit_code == 2 and "JSON is not read" in " ".join(as_json.stderr.split())
+        assert as_json.exit_code == 2 and "JSON is for questions, which come second" in " ".join(as_json.stderr.split())
     for line in ("<a:b> <a:c> <a:d> .", "@prefix a: <a:> .", "PREFIX a: <a:>", "# RDF"):
         (files / "graph.n3").write_text(f"{line}\n", encoding="utf-8")
         said = " ".join(init("graph.n3", "questions.jsonl").stderr.split())

@@ -290,6 +290,21 @@ def test_people_ask_in_lines_of_text_or_json_and_hear_how_far_it_is(pipeline: Pi
     assert told[-1] == ("answering", 5, 5)
 
 
+def test_a_claim_that_people_ask_about_gets_a_verdict(pipeline: Pipeline, tmp_path: Path) -> None:
+    graph: KnowledgeGraph = search_graph(pipeline).graph
+    one, *_ = read_questions(pipeline.artifact("questions").folder, "test")
+    path, out, topic = tmp_path / "asked.jsonl", io.StringIO(), graph.label_of(one.topics[0])
+    with open_row(pipeline, None) as who:
+        (found,) = who.answer([one])
+        others = [entity for entity in range(graph.num_entities) if entity not in found.answers]
+        claims = [graph.label_of(entity) for entity in (found.answers[0], others[0])]
+        asked = [{"question": one.text, "topic": topic, "claim": claim} for claim in [*claims, "nobody at all"]]
+        path.write_text("".join(json.dumps(line) + "\n" for line in asked), encoding="utf-8")
+        rejected = answer_file(who, path, read_asked, out=out)
+    assert [json.loads(line)["verdict"] for line in out.getvalue().splitlines()] == [True, False]
+    assert [reject.reason for reject in rejected.first] == ["claim not in the graph"]
+
+
 def test_plans_alone_answer_no_file(tmp_path: Path) -> None:
     plans = tmp_path / "plans.yaml"
     dataset = "dataset: {name: p, source: plans, plan_files: {train: t.jsonl, test: t.jsonl}}\n"

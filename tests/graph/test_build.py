@@ -138,6 +138,20 @@ def test_relations_are_called_as_the_names_file_says(tmp_path: Path) -> None:
     assert graph.entity_names == ["Hill Line", "Q2"] and report.num_named == 1  # entities
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id\tterm\nQ1\tFirst\n", "no label of .*names.tsv is in the graph. There it is 'Q1', in the graph 'm.1'"),
+        ("First\tm.1\n", "There it is 'First', in the graph 'm.1'"),
+        ("\n", "names.tsv holds no name. A line should look like: label TAB name"),
+    ],
+)
+def test_a_file_of_names_that_names_nothing_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "names.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=f"names file: .*{said}"):
+        build(tmp_path / "g", [("m.1", "r", "m.2")], names=tmp_path / "names.tsv")
+
+
 def test_names_in_other_columns_are_asked_for_by_these(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["m.2"], "name": ["Second"]}), tmp_path / "names.parquet")
     with pytest.raises(InputError, match=r"no column 'label'.*'name'\]. Its columns are to be called label, name$"):

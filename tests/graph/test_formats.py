@@ -21,6 +21,7 @@ from kgqa_core import schemas
 from kgqa_core.config_base import GRAPH_FORMATS, GraphSection, Layout
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.formats import PLAIN, TRIPLE_COLUMNS, GraphFormat, list_chunks, open_format
+from kgqa_core.graph.header import guess_columns
 from kgqa_core.graph.input_files import collect_rejects, magic_of
 
 Row = tuple[str, ...]
@@ -108,6 +109,7 @@ def test_rows_are_read_as_the_layout_says(
         ("tsv", "headEntity\trelationName\ttailEntity", "header: true (it names"),
         ("csv", "id,head_id,rel_type,tail_id", "columns: [head_id, rel_type, tail_id] (it names"),
         ("csv", "entity,entity_id,relation,entity,entity_id", "header: true, columns: [1, 3, 4] (it names"),
+        ("csv", "id,name,relation,id,name", "header: true, columns: [2, 3, 5] (it names"),
     ],
 )
 def test_what_looks_like_a_header_is_asked_about(tmp_path: Path, format: str, line: str, advice: str) -> None:
@@ -121,6 +123,12 @@ def test_what_looks_like_a_header_is_asked_about(tmp_path: Path, format: str, li
     if "columns: " in advice:  # in another order: to say that it is a header is not enough
         with pytest.raises(InputError, match=re.escape(advice)):
             parse(path, format, layout=Layout(header=True))
+
+
+def test_ids_and_names_around_a_relation_are_a_header() -> None:
+    names = ["Name", "ID", "type", "Name", "ID"]
+    assert (guess_columns(names), guess_columns(names, ids=True)) == ((0, 2, 3), (1, 2, 4))
+    assert guess_columns(["a", "r", "a"]) is None  # a triple
 
 
 def test_results_of_sparql_as_tsv_are_no_plain_text(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import LinkError
 from kgqa_core.graph.csr import SortedIndex
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.link import find_mention, link_question, mask_spans, mask_topics
+from kgqa_core.questions.link import find_mention, link_question, mask_spans, mask_topics, nearest_names
 from tests.loading import graph_of_text
 
 NAMES = ["Up", "Up in the Air", "film", "director", "Zoë", "M", "300", "C++", "[REC]", "rock", "Rock", "Straße", "the"]
@@ -64,6 +65,24 @@ def test_an_unknown_name_gives_the_five_nearest(films: KnowledgeGraph) -> None:
     assert message.split("Nearest names in the graph: ")[1].startswith("'Vertigo'")
     assert message.count("'") == 2 * 6  # the question and five names
     assert "--topic NAME" in message
+
+
+@pytest.mark.parametrize(
+    ("typed", "nearest"),
+    [
+        ("Alein", ["Alien", "Aliens", "Resident Alien"]),
+        ("alien", ["Alien", "Aliens", "Resident Alien"]),  # not the longer one, which has as much in common
+        ("Noland", ["Poland", "Mongolian"]),
+        ("Matrx", ["Matrix", "Max", "Amateur"]),
+        ("Ronaldo", ["Cristiano RONALDO", "BERNARD"]),  # a long name that holds all that was typed is near
+    ],
+)
+def test_a_short_name_is_nearer_than_a_long_one_that_looks_like_it(
+    tmp_path: Path, typed: str, nearest: list[str]
+) -> None:
+    names = ["Alien", "Aliens", "Resident Alien", "Mongolian", "Poland", "Amateur", "Matrix", "Max", "BERNARD"]
+    graph = graph_of_text(tmp_path, "".join(f"{name}\tr\tCristiano RONALDO\n" for name in names))
+    assert [name for name in nearest_names(typed, graph) if name in nearest] == nearest
 
 
 def slow_longest(text: str, names: Iterable[str]) -> int:
