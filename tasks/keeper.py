@@ -6,8 +6,6 @@ the process of each run that it started: what neither has any more is marked Cra
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import math
 import os
@@ -16,14 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import past_proxies, process_started
@@ -42,6 +38,7 @@ from tasks.services import (
     START_SECONDS,
     Services,
     Started,
+    ask_prefect,
     command_of,
     end_others,
     healthy,
@@ -242,15 +239,7 @@ class Keeper:
                     yield run
 
     def _ask(self, what: str, body: Any) -> Any:
-        """POST to Prefect's API, with the user and password that its clients would send."""
-        url, headers = urlsplit(self.services.prefect), {"Content-Type": "application/json"}
-        user, _, place = url.netloc.rpartition("@")  # urllib takes the two for a part of the machine's name
-        if user := os.environ.get("PREFECT_API_AUTH_STRING") or unquote(user):
-            headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
-        address = url._replace(netloc=place).geturl()
-        request = urllib.request.Request(f"{address}/{what}", json.dumps(body).encode(), headers)  # noqa: S310 - our own
-        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310 - our own
-            return json.loads(response.read() or "null")
+        return ask_prefect(self.services, what, body, timeout=20)
 
 
 def main(home: Path, *, foreground: bool = False) -> None:
