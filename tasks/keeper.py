@@ -51,9 +51,9 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs
-ASK_SECONDS = 60.0  # between two looks at whether servers answer: MLflow logs each
+ASK_SECONDS = 60.0  # between two looks at whether they answer: MLflow logs each
 ANSWER_SECONDS = 30.0  # that such an answer may take: a server that is slow under load is not to be killed
-HUNG_SECONDS = START_SECONDS  # that a server which runs may answer nothing: a start may take as long
+HUNG_SECONDS = START_SECONDS  # that what runs may answer nothing: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -78,7 +78,7 @@ class Keeper:
         self._starts: dict[str, list[float]] = {}
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
-        self._silent: dict[str, float] = {}  # server that runs -> when it first had no answer, by the same clock
+        self._silent: dict[str, float] = {}  # what runs -> when it first had no answer, by the same clock
         self._tries: dict[str, int] = {}  # run -> how often it was given to a worker again
         self._since = datetime.now(UTC).isoformat()
 
@@ -153,13 +153,16 @@ class Keeper:
             time.sleep(ROUND_SECONDS)
 
     def end_hung(self) -> None:
-        """Kill a server of ours that runs and has answered nothing for HUNG_SECONDS: the next round starts it again."""
-        for name in self.services.own:
-            if self._children[name].poll() is not None or healthy(self.services, name, ANSWER_SECONDS):
+        """Kill what runs and has answered nothing for HUNG_SECONDS: the next round starts it again.
+
+        A worker's runs go on without it.
+        """
+        for name, child in self._children.items():
+            if child.poll() is not None or healthy(self.services, name, ANSWER_SECONDS):
                 self._silent.pop(name, None)
             elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) >= HUNG_SECONDS:
                 _log.warning("%s runs, has answered nothing for %d s, and is killed", name, HUNG_SECONDS)
-                self._children[name].kill()
+                child.kill()
                 del self._silent[name]
 
     def _attempt(self, work: Callable[..., object], *of: str) -> None:
