@@ -196,6 +196,22 @@ def test_who_sends_a_body_byte_by_byte_is_given_up_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_who_reads_the_reply_bit_by_bit_is_given_up_too(tmp_path: Path) -> None:
+    port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * 4})
+    head = f"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    with (
+        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+    ):
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        until = time.monotonic() + 25  # all of it takes a minute
+        with suppress(ConnectionError):
+            while client.recv(200_000):
+                assert time.monotonic() < until, "it is still waited for"
+                time.sleep(0.1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_client_that_stops_does_not_hold_the_end_of_the_server(rows: int, tmp_path: Path) -> None:
     port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * rows})
