@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -54,13 +54,10 @@ class OpenRelease:
 
     release: Release
     answerer: Answerer
-    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)  # as a walk uses what it allocated before
 
     def answer(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Answer questions; one that cannot be asked says why in its ``error``."""
-        with self.one_at_a_time:
-            answers = self.answerer.ask_all([Asked(row.question, row.topic) for row in rows])
-        return [asdict(answer) for answer in answers]
+        return [asdict(answer) for answer in self.answerer.ask_all([Asked(row.question, row.topic) for row in rows])]
 
 
 def open_release(releases: Releases, name: str = CHAMPION) -> OpenRelease:
