@@ -77,7 +77,7 @@ def show_home(as_json: bool) -> None:
         print_json(found)
         return
     typer.echo(f"Home:      {found['home']}")
-    states = [f"{name} {'up' if is_up else 'DOWN'}" for name, is_up in found["services"].items()]
+    states = [f"{name} {'up' if is_up else 'NOT UP'}" for name, is_up in found["services"].items()]
     typer.echo(f"Services:  {', '.join(states) or 'none: kgqa up starts them'}")
     for what, names in found["runs"].items():
         if what != "last" and names:

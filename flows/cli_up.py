@@ -126,7 +126,7 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     """Print what runs, and say whether everything does."""
     from tasks.leftovers import LOOPBACK
     from tasks.mlflow_store import mask
-    from tasks.services import MLFLOW, PREFECT, healthy
+    from tasks.services import MLFLOW, PREFECT, healthy, is_alive
 
     names = [*dict.fromkeys((PREFECT, MLFLOW, *services.names))] if services else []
     states = {name: healthy(services, name) for name in names} if services else {}
@@ -148,7 +148,7 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
         rows.append(
             (
                 name,
-                "up" if is_up else "down",
+                "up" if is_up else "not answering" if is_alive(services, name) else "down",
                 str(process.pid) if process else "" if name in services.names else "not ours",
                 *where,
             )

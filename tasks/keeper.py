@@ -6,8 +6,6 @@ the process of each run that it started: what neither has any more is marked Cra
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import math
 import os
@@ -16,14 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import past_proxies, process_started
@@ -42,6 +38,7 @@ from tasks.services import (
     START_SECONDS,
     Services,
     Started,
+    ask_prefect,
     command_of,
     end_others,
     healthy,
@@ -54,9 +51,9 @@ from tasks.services import (
 
 ROUND_SECONDS = 3.0  # between two looks at the processes
 RUNS_SECONDS = 15.0  # between two looks at the runs
-ASK_SECONDS = 60.0  # between two looks at whether servers answer: MLflow logs each
+ASK_SECONDS = 60.0  # between two looks at whether they answer: MLflow logs each
 ANSWER_SECONDS = 30.0  # that such an answer may take: a server that is slow under load is not to be killed
-HUNG_SECONDS = START_SECONDS  # that a server which runs may answer nothing: a start may take as long
+HUNG_SECONDS = START_SECONDS  # that what runs may answer nothing: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
 PATIENCE = (
     0.0,
@@ -81,7 +78,7 @@ class Keeper:
         self._starts: dict[str, list[float]] = {}
         # Run and state -> when it was first seen without a process, by a clock that nobody sets.
         self._suspects: dict[tuple[str, str], float] = {}
-        self._silent: dict[str, float] = {}  # server that runs -> when it first had no answer, by the same clock
+        self._silent: dict[str, float] = {}  # what runs -> when it first had no answer, by the same clock
         self._tries: dict[str, int] = {}  # run -> how often it was given to a worker again
         self._since = datetime.now(UTC).isoformat()
 
@@ -156,13 +153,16 @@ class Keeper:
             time.sleep(ROUND_SECONDS)
 
     def end_hung(self) -> None:
-        """Kill a server of ours that runs and has answered nothing for HUNG_SECONDS: the next round starts it again."""
-        for name in self.services.own:
-            if self._children[name].poll() is not None or healthy(self.services, name, ANSWER_SECONDS):
+        """Kill what runs and has answered nothing for HUNG_SECONDS: the next round starts it again.
+
+        A worker's runs go on without it.
+        """
+        for name, child in self._children.items():
+            if child.poll() is not None or healthy(self.services, name, ANSWER_SECONDS):
                 self._silent.pop(name, None)
             elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) >= HUNG_SECONDS:
                 _log.warning("%s runs, has answered nothing for %d s, and is killed", name, HUNG_SECONDS)
-                self._children[name].kill()
+                child.kill()
                 del self._silent[name]
 
     def _attempt(self, work: Callable[..., object], *of: str) -> None:
@@ -242,15 +242,7 @@ class Keeper:
                     yield run
 
     def _ask(self, what: str, body: Any) -> Any:
-        """POST to Prefect's API, with the user and password that its clients would send."""
-        url, headers = urlsplit(self.services.prefect), {"Content-Type": "application/json"}
-        user, _, place = url.netloc.rpartition("@")  # urllib takes the two for a part of the machine's name
-        if user := os.environ.get("PREFECT_API_AUTH_STRING") or unquote(user):
-            headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
-        address = url._replace(netloc=place).geturl()
-        request = urllib.request.Request(f"{address}/{what}", json.dumps(body).encode(), headers)  # noqa: S310 - our own
-        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310 - our own
-            return json.loads(response.read() or "null")
+        return ask_prefect(self.services, what, body, timeout=20)
 
 
 def main(home: Path, *, foreground: bool = False) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import pandas as pd
@@ -56,7 +55,6 @@ class ServedExplorer(PythonModel):
         self.answerer: Answerer = open_served(
             Path(context.artifacts[EXPLORER]), home_folder(), encoder_path=Path(encoder_path) if encoder_path else None
         )
-        self._one_at_a_time = Lock()  # a server calls from several threads
         # The first question loads or compiles the walk, for seconds: now, and not while somebody waits for an answer.
         self.answerer.ask("ready?", self.answerer.system.graph.label_of(0))
 
@@ -68,9 +66,7 @@ class ServedExplorer(PythonModel):
             params: none are known.
         """
         asked = [Asked(_text(row.get("question")), _text(row.get("topic"))) for row in model_input.to_dict("records")]
-        with self._one_at_a_time:
-            answers = self.answerer.ask_all(asked)
-        return [_row(answer) for answer in answers]
+        return [_row(answer) for answer in self.answerer.ask_all(asked)]
 
 
 def _text(value: Any) -> str:

@@ -33,6 +33,7 @@ DRAIN_SECONDS = 30.0  # moments, but on a busy machine
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 15
 DISK_BYTES = 8 * 2**20  # a fresh database takes 5 MB: with less the disk is full
+RETRIES = "PREFECT_CLIENT_MAX_RETRIES"  # of each request
 # What Prefect says of a server that cannot be used.
 NO_SERVER = re.compile("Failed to reach API|Found incompatible versions|Client error '401|Server error '5")
 
@@ -98,6 +99,7 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
         return
     with chdir(home / "prefect"), _sigterm_unwinds(), _server_process(home, timeout) as url:
         local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect"), **past_proxies(url)}
+        local[RETRIES] = os.environ.get(RETRIES, "3")  # 14 s; Prefect's own 62 s are for a server that comes back
         with _environment({**quiet, **local, **dict.fromkeys(FOREIGN_SETTINGS)}):
             cure = (
                 f"Is there disk space left in {home}? Finished stages are kept, and the same command goes on from there"
@@ -119,9 +121,10 @@ def _named(server: str, cure: str, home: Path | None = None) -> Iterator[None]:
         yield
     except Exception as problem:
         said = str(problem).partition(" - ")[0]
-        if isinstance(problem, KgqaError) or not NO_SERVER.match(said):
+        away = type(problem).__module__ == "httpx" or NO_SERVER.match(said)
+        if isinstance(problem, KgqaError) or not away:
             raise
-        raise unusable(f"the Prefect server {server} cannot be used: {said}. ", cure, home) from None
+        raise unusable(f"the Prefect server {server} cannot be used: {said or type(problem).__name__}. ", cure, home) from None
 
 
 def unusable(said: str, cure: str, home: Path | None) -> KgqaError:

@@ -6,6 +6,7 @@ carry the token of that file in their environment: so what is ended is exactly w
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -15,17 +16,18 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from kgqa_core.artifacts import exclusive_lock, hash_json, written_whole
 from kgqa_core.errors import ConfigError
-from tasks.leftovers import end_process, process_started, services_file
+from tasks.leftovers import end_process, past_proxies, process_started, services_file
 from tasks.logs import worker_settings
 from tasks.mlflow_store import DATABASES, absolute_places, ensure_store, is_server, store_folder
 from tasks.server import unusable
@@ -35,6 +37,7 @@ PREFECT, MLFLOW, KEEPER = "prefect", "mlflow", "keeper"
 START_SECONDS = 300.0  # two fresh databases and four processes take 25 s where nothing else runs
 GRACE_SECONDS = 30.0  # between asking to end and ending; a flow that is stopped tells MLflow first
 POLL_SECONDS = 0.1
+HEARD_SECONDS = 90.0  # after which Prefect takes a worker that tells nothing for gone
 LOG_LINES_SHOWN = 15
 LOCK_SECONDS = 10.0
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what ends all that runs in the foreground
@@ -230,10 +233,39 @@ def is_healthy(address: str, path: str, timeout: float = 5.0) -> bool:
 
 
 def healthy(services: Services, name: str, timeout: float = 5.0) -> bool:
-    """Say whether a service runs and, of a server, whether it answers."""
-    if name in services.names and not (name in services.processes and services.processes[name].alive):
+    """Say whether a service runs and, of a server, whether it answers; of a worker, whether Prefect hears of it."""
+    if name in services.names and not is_alive(services, name):
         return False
-    return name not in (PREFECT, MLFLOW) or is_healthy(getattr(services, name), "/health", timeout)
+    if name in (PREFECT, MLFLOW):
+        return is_healthy(getattr(services, name), "/health", timeout)
+    return name == KEEPER or is_heard(services, name.removeprefix("worker-"), timeout)
+
+
+def is_alive(services: Services, name: str) -> bool:
+    """Say whether the process of a service of ours runs, whatever it does."""
+    return name in services.processes and services.processes[name].alive
+
+
+def is_heard(services: Services, pool: str, timeout: float) -> bool:
+    """Say whether Prefect still hears of our worker of a pool; yes where Prefect is silent, or all began just now."""
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        if time.time() - services_file(Path(services.home)).stat().st_mtime > HEARD_SECONDS:
+            os.environ |= past_proxies(services.prefect)
+            workers = ask_prefect(services, f"work_pools/{pool}/workers/filter", {}, timeout)
+            return (worker_name(services, pool), "OFFLINE") not in [(one["name"], one["status"]) for one in workers]
+    return True
+
+
+def ask_prefect(services: Services, what: str, body: Any, timeout: float) -> Any:
+    """POST to Prefect's API, with the user and password that its clients would send."""
+    url, headers = urlsplit(services.prefect), {"Content-Type": "application/json"}
+    user, _, place = url.netloc.rpartition("@")  # urllib takes the two for a part of the machine's name
+    if user := os.environ.get("PREFECT_API_AUTH_STRING") or unquote(user):
+        headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+    address = url._replace(netloc=place).geturl()
+    request = urllib.request.Request(f"{address}/{what}", json.dumps(body).encode(), headers)  # noqa: S310 - our own
+    with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 - our own
+        return json.loads(response.read() or "null")
 
 
 # ------ All of them.

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -29,7 +29,7 @@ RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
 MAX_ROWS = 1000  # of a request
 MAX_BODY = 8 * 2**20  # bytes of a request
 SLOW_SECONDS = 30.0  # that a client may send nothing of its request, or read nothing of the reply
-BODY_SECONDS = 120.0  # that it may take to send all of it
+BODY_SECONDS = 120.0  # that it may take to send all of it, or to read all of the reply
 LAST_SECONDS = 120  # that requests which have begun may take once the server is to end
 HERE = ("127.0.0.1", "localhost")  # names of this machine for itself
 _log = logging.getLogger(__name__)
@@ -54,13 +54,10 @@ class OpenRelease:
 
     release: Release
     answerer: Answerer
-    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)  # as a walk uses what it allocated before
 
     def answer(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Answer questions; one that cannot be asked says why in its ``error``."""
-        with self.one_at_a_time:
-            answers = self.answerer.ask_all([Asked(row.question, row.topic) for row in rows])
-        return [asdict(answer) for answer in answers]
+        return [asdict(answer) for answer in self.answerer.ask_all([Asked(row.question, row.topic) for row in rows])]
 
 
 def open_release(releases: Releases, name: str = CHAMPION) -> OpenRelease:
@@ -187,15 +184,16 @@ def serve(releases: Releases, *, host: str, port: int) -> None:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
             super().connection_made(transport)
-            self._look(None)
+            self._look((None, -1), 0)
 
-        def _look(self, before: object) -> None:
+        def _look(self, before: tuple[object, int], waited: int) -> None:
             now = self.cycle, self.transport.get_write_buffer_size()
             waits = self.cycle is None or self.cycle.response_complete  # else it is being answered, or BoundedBody's
-            if waits and now == before:
+            waited = waited + 1 if waits and now[0] is before[0] else 0
+            if waits and (now == before or waited * SLOW_SECONDS > BODY_SECONDS):
                 self.transport.abort()
             elif self in self.connections:
-                self.loop.call_later(SLOW_SECONDS, self._look, now)
+                self.loop.call_later(SLOW_SECONDS, self._look, now, waited)
 
     server = ChampionServer(releases)
     threading.Thread(target=server.keep_looking, daemon=True).start()

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from threading import Lock
 
 from kgqa_core.errors import InputError, LinkError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, UNLINKED
@@ -27,6 +28,7 @@ TRAIN_SHARE, HELD_SHARE = 0.8, 0.1  # of a single file that is split by hash: tr
 TOO_LONG = f"more than {MAX_CHARACTERS} characters"
 DUPLICATE_ID = "id used before"
 NO_ANSWER, NO_TOPIC, NO_MENTION = UNLINKED
+_ONE_LOOK = Lock()  # a look for near names copies all of them: threads of a server take turns
 NO_CLAIM = "claim not in the graph"
 SHARED_CLAIM = "claim names several entities"
 
@@ -91,7 +93,8 @@ def require_ids(value: str, graph: KnowledgeGraph, *, near: bool = True) -> tupl
 def _link_error(fault: str, value: str, graph: KnowledgeGraph, near: bool) -> LinkError:
     if not near:
         return LinkError(fault)
-    names = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
+    with _ONE_LOOK:
+        names = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
     return LinkError(f"{fault} Nearest names in the graph: {', '.join(spell(name, value) for name in names)}.", names)
 
 

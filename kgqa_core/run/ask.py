@@ -6,9 +6,10 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from threading import Lock
 from typing import Annotated
 
 from pydantic import Field, ValidationError
@@ -67,6 +68,7 @@ class Answerer:
     """Answers questions in words with one explorer: ``kgqa ask`` and the served model are this class."""
 
     system: ExplorerSystem
+    one_at_a_time: Lock = field(default_factory=Lock)  # a walk uses what it allocated before, a server has threads
 
     def ask(self, question: str, *topics: str) -> Answer:
         """Answer one question; raises as ``link_asked``."""
@@ -88,7 +90,7 @@ class Answerer:
         return [next(answers) if isinstance(item, Question) else item for item in linked]
 
     def _answer(self, questions: Sequence[Question]) -> list[Answer]:
-        with torch_threads(1):
+        with self.one_at_a_time, torch_threads(1):  # not while nearest names are looked for, which takes seconds
             return list(map(self._in_words, questions, self.system.answer(questions)))
 
     def _in_words(self, question: Question, prediction: Prediction) -> Answer:

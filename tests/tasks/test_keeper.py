@@ -240,14 +240,15 @@ def test_a_full_disk_ends_no_keeper_and_what_ended_starts_once_there_is_space(
     assert noted is not None and noted.processes["worker-kgqa-cpu"].pid == GONE + 2
 
 
+@pytest.mark.parametrize("name", ["mlflow", "worker-kgqa-cpu"])
 @pytest.mark.parametrize(("silent", "kills"), [(5, 0), (6, 1), (11, 1), (12, 2)])
-def test_a_server_that_runs_and_answers_nothing_for_minutes_is_killed_to_be_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, silent: int, kills: int
+def test_what_runs_and_answers_nothing_for_minutes_is_killed_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, name: str, silent: int, kills: int
 ) -> None:
     kept, killed = StandIn(tmp_path), list[str]()
     kept.services = replace(kept.services, own=("mlflow",))
-    server: Any = SimpleNamespace(poll=lambda: None, kill=lambda: killed.append("mlflow"))
-    kept._children["mlflow"], answers = server, iter([False] * silent)
+    process: Any = SimpleNamespace(poll=lambda: None, kill=lambda: killed.append(name))
+    kept._children[name], answers = process, iter([False] * silent)
 
     def sleep(seconds: float) -> None:
         clock.now += 60

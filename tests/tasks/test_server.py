@@ -16,7 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from httpx import ConnectError
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
 from kgqa_core.errors import ArtifactError, KgqaError
 from tasks import services
@@ -26,6 +28,7 @@ from tasks.server import prefect_server
 from tests.conftest import PROJECT, Start
 from tests.processes import post_json, wait_for
 
+RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
 RUN = """
 import sys, time
 from pathlib import Path
@@ -111,6 +114,7 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
 
         assert small_flow(13) == 26
         assert tries == ["wrong", "io", "io"]
+        assert PREFECT_CLIENT_MAX_RETRIES.value() == 3  # a server that was killed does not come back
         (run,) = ask(url, "flow_runs")
         assert run["state_type"] == "COMPLETED"
         wait_for(lambda: len(ask(url, "task_runs")) == 2, "both tasks")
@@ -129,7 +133,9 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
 def test_a_server_of_the_users_own_is_used_and_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_HOME")
     monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
+    monkeypatch.delenv(RETRIES, raising=False)
     with prefect_server(tmp_path / "home") as url:
+        assert RETRIES not in os.environ  # it may be starting again
         assert url == "http://prefect.example:4200/api"
         assert os.environ["PREFECT_API_URL"] == url
         assert "PREFECT_HOME" not in os.environ
@@ -163,11 +169,14 @@ def test_a_server_of_the_users_own_that_is_not_there_is_named(tmp_path: Path, st
 
 
 @pytest.mark.slow
-def test_a_server_whose_disk_is_full_is_named(home: Path) -> None:
+def test_a_server_that_is_gone_or_whose_disk_is_full_is_named(home: Path) -> None:
     said = "Server error '500 Internal Server Error' for url 'http://x/set_state' - Response: {} - For more"
     named = r"^the Prefect server .*'http://x/set_state'. Is there disk space left in .*"
     with pytest.raises(KgqaError, match=named), prefect_server(home):
         raise PrefectHTTPStatusError(said, request=None, response=None)
+    gone = r"^the Prefect server .* cannot be used: \[Errno 111\] Connection refused. Is there"
+    with pytest.raises(KgqaError, match=gone), prefect_server(home):  # somebody killed it
+        raise ConnectError("[Errno 111] Connection refused")
     with pytest.raises(ZeroDivisionError), prefect_server(home):
         raise ZeroDivisionError
 

@@ -8,7 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,7 @@ from tasks.services import (
     read_services,
     run_here,
     up,
+    worker_name,
 )
 from tests.conftest import Start, kgqa
 from tests.processes import wait_for
@@ -282,3 +286,43 @@ def test_where_nothing_runs_the_status_says_so_and_a_damaged_note_is_no_note(own
     services_file(own_home).write_text('{"processes": 7}')
     done = kgqa("up", "--status")
     assert (done.exit_code, done.stdout) == (1, "Nothing runs: kgqa up starts it.\n")
+
+
+class Workers(BaseHTTPRequestHandler):
+    """Prefect, as far as it says which workers it hears of."""
+
+    found: bytes
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.found)
+
+    def log_message(self, *given: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("status", "noted", "shown"),
+    [("OFFLINE", 0.0, "not answering"), ("ONLINE", 0.0, "up"), ("OFFLINE", None, "up"), ("", 0.0, "up")],
+)
+def test_a_worker_that_prefect_does_not_hear_of_any_more_is_not_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str, noted: float | None, shown: str
+) -> None:
+    """A worker that was started just now has not told of itself yet; an earlier one of its name did long ago."""
+    me = Started(os.getpid(), process_started(os.getpid()) or "")
+    services = made(tmp_path, **{"worker-kgqa-cpu": me, "keeper": me})
+    with HTTPServer(("127.0.0.1", 0), Workers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        workers = [{"name": "another", "status": "OFFLINE"}, {"name": "", "status": status}]
+        workers[1]["name"] = worker_name(services, "kgqa-cpu") if status else "one more"
+        Workers.found = json.dumps(workers).encode()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        services = replace(services, own=(), prefect=f"{address}/api", mlflow=address)
+        services.write()
+        if noted is not None:
+            os.utime(services_file(tmp_path), (noted, noted))
+        print_services(services, fresh=False, as_json=False)
+        server.shutdown()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "worker-kgqa-cpu" in line]
+    assert f" {shown} " in line

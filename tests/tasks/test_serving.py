@@ -104,6 +104,30 @@ def test_a_champion_that_cannot_be_opened_leaves_the_old_one_answering(
     assert server.now.release.id == third.id
 
 
+def test_others_are_answered_while_names_near_an_unknown_topic_are_looked_for(
+    releases: tuple[Releases, Release, Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, found, looked = threading.Event(), threading.Event(), list[bool]()
+
+    def look(value: str, _: object) -> list[str]:
+        looked.append(found.is_set())
+        looks.set()
+        assert found.wait(60)
+        return ["a name"]
+
+    monkeypatch.setattr("kgqa_core.questions.link.nearest_names", look)
+    opened = open_release(releases[0])
+    with ThreadPoolExecutor(3) as pool:
+        unknown = [pool.submit(opened.answer, [Row(question="zzqx?")]) for _ in range(2)]
+        assert looks.wait(60)
+        try:
+            assert pool.submit(opened.answer, [Row(question=QUESTION)]).result(20)[0]["candidates"]
+        finally:
+            found.set()
+        assert all(one.result()[0]["nearest"] == ("a name",) for one in unknown)
+    assert looked == [False, True]  # one at a time: a look copies all names
+
+
 @pytest.mark.slow
 def test_the_health_is_told_while_more_requests_wait_than_there_are_threads() -> None:
     free, num_requests = threading.Event(), 60
@@ -193,6 +217,22 @@ def test_who_sends_a_body_byte_by_byte_is_given_up_too(tmp_path: Path) -> None:
                 break
         else:
             pytest.fail("it is still waited for")
+
+
+@pytest.mark.slow
+def test_who_reads_the_reply_bit_by_bit_is_given_up_too(tmp_path: Path) -> None:
+    port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * 4})
+    head = f"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    with (
+        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+    ):
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        until = time.monotonic() + 25  # all of it takes a minute
+        with suppress(ConnectionError):
+            while client.recv(200_000):
+                assert time.monotonic() < until, "it is still waited for"
+                time.sleep(0.1)
 
 
 @pytest.mark.slow
