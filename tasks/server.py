@@ -124,7 +124,9 @@ def _named(server: str, cure: str, home: Path | None = None) -> Iterator[None]:
         away = type(problem).__module__ == "httpx" or NO_SERVER.match(said)
         if isinstance(problem, KgqaError) or not away:
             raise
-        raise unusable(f"the Prefect server {server} cannot be used: {said or type(problem).__name__}. ", cure, home) from None
+        raise unusable(
+            f"the Prefect server {server} cannot be used: {said or type(problem).__name__}. ", cure, home
+        ) from None
 
 
 def unusable(said: str, cure: str, home: Path | None) -> KgqaError:
