@@ -119,7 +119,10 @@ def build_graph(
         if names and not any(report.num_rows for report in named):
             raise InputError(f"names file: {names} holds no name. A line should look like: label TAB name")
         input_files.write_rejects(input_files.collect_rejects([*files, named]), out_dir / "rejects.parquet")
-        return _write_graph(triples, named, out_dir, inverse_suffix, limits)
+        report = _write_graph(triples, named, out_dir, inverse_suffix, limits)
+        if named and not report.num_named:
+            _require_named_relation(named, out_dir)
+        return report
 
 
 def _names_layout(path: Path) -> tuple[str, Layout]:
@@ -144,6 +147,21 @@ def _parse(
     return list(limits.map_chunks(open_format(format).parse, chunks))
 
 
+def _require_named_relation(named: Sequence[ChunkReport], folder: Path) -> None:
+    """Raise InputError where a names file that names no entity of a graph names no relation either.
+
+    Not while DuckDB is open: what an error that ends the process still holds of it is printed as leaked.
+    """
+    relations = pq.read_table(folder / "relations.parquet")
+    if relations["name"].equals(relations["label"]):
+        last = next(report.chunk for report in reversed(named) if report.num_rows)  # the first line may be a header
+        there, here = (pq.read_table(file)["label"][-1].as_py() for file in (last.part, folder / "entities.parquet"))
+        raise InputError(
+            f"names file: no label of {last.path} is in the graph. There it is {shorten(there)}, in the graph "
+            f"{shorten(here)}. A line should be: label TAB name"
+        )
+
+
 def _write_graph(
     triples: list[ChunkReport],
     named: list[ChunkReport],
@@ -161,8 +179,6 @@ def _write_graph(
     with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
         num_entities, num_named = _write_entities(connection, parts, entities)
         create_view(connection, "entity", [entities])
-        if named:
-            _require_named(connection, named[0].chunk.path)
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
         if named:
             given = "select label, arg_min(name, position) from raw_name join relation_id using (label) group by label"
@@ -189,18 +205,6 @@ def _write_graph(
     )
     write_facts(report, out_dir / "graph.json")
     return report
-
-
-def _require_named(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Raise InputError where no label of the names file is one of an entity or a relation."""
-    known = "select label from entity union all select relation from raw"
-    if not connection.sql(f"select 1 from raw_name semi join ({known}) using (label) limit 1").fetchall():
-        examples = "select arg_max(label, position), (select min(label) from entity) from raw_name"
-        ((there, here),) = connection.sql(examples).fetchall()
-        raise InputError(
-            f"names file: no label of {path} is in the graph. There it is {shorten(there)}, in the graph "
-            f"{shorten(here)}. A line should be: label TAB name"
-        )
 
 
 def _write_entities(

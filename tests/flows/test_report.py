@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ import pytest
 
 from flows.cli_report import build_report
 from flows.report import Beside, build, lost_at, read_paths, verdict_of
-from flows.report_about import curves, keep_report, paths_to, published_table, runs_over_time, sweep_curves
+from flows.report_about import curves, keep_report, published_table, runs_over_time, sweep_curves
 from flows.score import score_file
 from kgqa_core.artifacts import ArtifactStore, Recipe, write_json
 from kgqa_core.config import RunConfig
@@ -156,21 +155,6 @@ BARE = {"gold_ids": [], "ground_truth": [], "hops": None, "claim": 3}
 def test_each_wrong_answer_was_lost_in_one_place(row: dict[str, Any], verdict: str, lost: str) -> None:
     whole = {"answer_ids": [], "gold_ids": [1], "candidate_ids": [], "prediction": [], "ground_truth": [], "hops": 2}
     assert (verdict_of(whole | row), lost_at(whole | row)) == (verdict, lost)
-
-
-def test_no_path_is_said_of_answers_that_the_graph_has_no_path_to(
-    compared: Pipeline, runs: list[tuple[str, Path]], tmp_path: Path
-) -> None:
-    asked = {one.id: one for one in read_with_hops(compared, "test")}
-    assert paths_to(compared, [*asked, "of no file"]) == dict.fromkeys(asked, True)
-    near = copy(compared)
-    near.config = near.config.model_copy(update={"explorer": near.config.exploration.model_copy(update={"steps": 1})})
-    assert paths_to(near, [*asked]) == {id: one.hops == 1 for id, one in asked.items()}
-    seen = Mock(return_value={"q24": False})
-    build(runs, tmp_path / "report", title="", beside=Beside(NOTHING, has_path=seen))
-    assert seen.call_args.args == ([f"q{n:02}" for n in range(25)],)  # one of the two has each of them wrong
-    lost = data(tmp_path / "report", "overview")["lost"][1]
-    assert (lost["no path"], lost["not chosen"], lost["pruned"]) == (1, 24, 0)
 
 
 def test_a_true_false_question_is_judged_as_in_all_figures(tmp_path: Path) -> None:
