@@ -235,13 +235,14 @@ def test_a_change_beyond_a_limit_stops_with_what_moved_until_it_is_accepted(town
         ("max_relation_change=0.99", "relation flows_into"),
         ("max_questions_change=0.1", "questions"),
         ("max_coverage_drop=49", "questions with an answer within reach, test, percent"),
-        ("max_name_coverage_drop=10", "entities with a name, percent"),
+        ("max_name_coverage_drop=5", "entities with a name, percent"),
     ],
 )
 def test_each_limit_guards_one_figure(towns: Path, limit: str, what: str) -> None:
     none = ("triples_change", "entities_change", "relation_change", "questions_change", "coverage_drop")
     settings = [*(f"max_{name}=null" for name in (*none, "name_coverage_drop")), "min_changed=0"]
     drift = [f"dataset.drift.{setting}" for setting in (*settings, "relation_min_triples=1")]
+    (towns.parent / "names.tsv").write_text("Aar\tthe Aare\nReuss\tthe Reuss\n", encoding="utf-8")
     build(towns, *drift)
     write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
     edit(towns, "names.tsv", "Aar", "Inn")
