@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from flows.report import Beside, build, script
-from flows.report_about import answered, beside_of, curves, overview_of, paths_to, stored_comparison
+from flows.report_about import answered, beside_of, curves, overview_of, stored_comparison
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.run.stages.systems import COMPARISON
 from tasks.garbage import HISTORY, runs_at_work
@@ -63,8 +62,7 @@ class LivePages:
         if systems is None and runs:
             systems = side_by_side_of({title: [read_system_run(path, name) for name, path in runs]})
         if missing:  # what the data hold takes a while on large graphs: it comes once, at the end
-            about = {"tables": [], "curves": list(curves(self.pipeline))}
-            beside = Beside(overview_of(systems), about, has_path=partial(paths_to, self.pipeline))
+            beside = Beside(overview_of(systems), {"tables": [], "curves": list(curves(self.pipeline))})
         else:
             beside = beside_of(self.pipeline, systems)
         beside.overview["live"] = version
