@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +21,7 @@ from flows.cli_make import make_questions
 from flows.cli_release import history, promote, rollback
 from flows.cli_report import report, view
 from flows.cli_serve import serve
-from flows.cli_session import Conf, Json, Settings, prepare_environment, with_exit_code, working
+from flows.cli_session import Conf, Json, Settings, as_given, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
 from flows.cli_status import status
 from flows.cli_subgraph import subgraph
@@ -377,7 +376,7 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
     if as_json:
         print_json(summary_document(summary, mlflow_ui))
     else:
-        print_summary(summary, shlex.join([str(conf), *(f"--set={one}" for one in settings or ())]), mlflow_ui)
+        print_summary(summary, as_given(conf, settings), mlflow_ui)
 
 
 def with_oracle(conf: Path, settings: list[str] | None) -> list[str]:

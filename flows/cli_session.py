@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +57,11 @@ def open_run(conf: Path, settings: Sequence[str] | None) -> Pipeline:
     return Pipeline(resolve_start(read_config(conf, settings or ()))[0])
 
 
+def as_given(conf: Path, settings: Sequence[str] | None) -> str:
+    """Return a run configuration and its overrides as a command line has them."""
+    return shlex.join([str(conf), *(f"--set={one}" for one in settings or ())])
+
+
 def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
     """Return ``command`` with our errors as a message and an exit code in the place of a traceback."""
 
@@ -68,6 +74,10 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
             problem = raised if isinstance(raised, KgqaError) else _as_ours(raised)
             message, code = str(problem), problem.exit_code
             del problem
+            if isinstance(conf := kwargs.get("conf"), Path):  # advice is then a line that can be pasted
+                settings = kwargs.get("settings")
+                told = as_given(conf, settings if isinstance(settings, list) else None)
+                message = re.sub(r"\bCONF\b", lambda _: told, message)
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
             raise typer.Exit(INTERRUPTED) from None

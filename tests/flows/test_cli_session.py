@@ -43,3 +43,13 @@ def test_every_variable_that_the_tree_reads_is_known() -> None:
     texts = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
     read = {name for text in texts for name in re.findall(r'"KGQA_([A-Z_]+)"', text)}
     assert read - {"SERVICES"} == set(cli_session.VARIABLES)
+
+
+def test_advice_names_the_run_and_its_settings_as_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "towns of mine.yaml"
+    conf.write_text(CONFIG, encoding="utf-8")
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    said = kgqa("sql", str(conf), "from facts", "--set", "explorer.epochs=2").stderr
+    assert f"kgqa build '{conf}' --set=explorer.epochs=2;" in " ".join(said.split())
