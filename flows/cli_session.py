@@ -57,7 +57,7 @@ def open_run(conf: Path, settings: Sequence[str] | None) -> Pipeline:
     return Pipeline(resolve_start(read_config(conf, settings or ()))[0])
 
 
-def as_given(conf: Path, settings: Sequence[str] | None) -> str:
+def as_given(conf: Path | str, settings: Sequence[str] | None) -> str:
     """Return a run configuration and its overrides as a command line has them."""
     return shlex.join([str(conf), *(f"--set={one}" for one in settings or ())])
 
@@ -74,9 +74,9 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
             problem = raised if isinstance(raised, KgqaError) else _as_ours(raised)
             message, code = str(problem), problem.exit_code
             del problem
-            if isinstance(conf := kwargs.get("conf"), Path):  # advice is then a line that can be pasted
-                settings = kwargs.get("settings")
-                told = as_given(conf, settings if isinstance(settings, list) else None)
+            conf, settings = kwargs.get("conf"), kwargs.get("settings")
+            if conf and not str(conf).startswith("models:/"):  # advice is then a line that can be pasted
+                told = as_given(str(conf), settings if isinstance(settings, list) else None)
                 message = re.sub(r"\bCONF\b", lambda _: told, message)
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli_output import print_json, print_status, print_table, say
-from flows.cli_session import Json, Settings, open_run, working
+from flows.cli_session import Json, Settings, as_given, open_run, working
 from kgqa_core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ def status(
     else:
         print_status(stages, pipeline.home, runs)
         for key, artifact in accepted.items():
-            say(
-                f"{key} was not accepted; accepted is {'/'.join(artifact.folder.parts[-2:])} (kgqa build CONF --accept)"
-            )
+            taken, again = "/".join(artifact.folder.parts[-2:]), as_given(conf, settings)
+            say(f"{key} was not accepted; accepted is {taken} (kgqa build {again} --accept)")
         if lost:
             say(lost)
 

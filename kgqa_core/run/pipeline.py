@@ -112,7 +112,8 @@ class Pipeline:
         found = self.find(key)
         if found is None:
             raise ArtifactError(
-                f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run; kgqa status says more"
+                f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run CONF; "
+                "kgqa status CONF says more"
             )
         return found
 

@@ -53,3 +53,5 @@ def test_advice_names_the_run_and_its_settings_as_they_were_given(
     monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
     said = kgqa("sql", str(conf), "from facts", "--set", "explorer.epochs=2").stderr
     assert f"kgqa build '{conf}' --set=explorer.epochs=2;" in " ".join(said.split())
+    said = kgqa("ask", str(conf), "where does the Aare rise?").stderr
+    assert f"kgqa run '{conf}'; kgqa status '{conf}' says more" in " ".join(said.split())

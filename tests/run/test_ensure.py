@@ -314,7 +314,7 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
         assert json.loads(told.stdout)["rows"] == [[count]]
         assert ("The last build was not accepted" in told.stderr) == (not more)
     status = kgqa("status", str(towns)).stdout
-    assert "graph was not accepted; accepted is graph/" in status
+    assert "graph was not accepted; accepted is graph/" in status and f"(kgqa build {towns} --accept)" in status
     linted = json.loads(kgqa("lint", str(towns), "--json").stdout)
     assert linted["graph"]["num_triples"] == 7
     accepted = kgqa_build("--accept")
