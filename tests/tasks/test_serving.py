@@ -169,6 +169,15 @@ def test_a_body_that_does_not_end_is_refused_before_it_is_read_whole() -> None:
     assert hostile_client().post("/invocations", json={"inputs": [{"question": "q" * 10**6}]}).status_code == 200
 
 
+def test_a_body_that_is_not_said_to_be_json_is_refused_by_the_header_that_lacks() -> None:
+    """``curl -d`` sends the kind of a form, and a page elsewhere may send no other."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    reply = hostile_client().post("/invocations", content='{"inputs": []}', headers=form)
+    assert reply.status_code == 422 and "Content-Type: application/json" in reply.json()["detail"][0]["msg"]
+    reply = hostile_client().post("/invocations", json=["who?"])
+    assert reply.status_code == 422 and "Content-Type" not in reply.text
+
+
 @pytest.mark.parametrize("sent", ["NaN", r'"\ud800"', "[" + "[1]," * 400_000 + "1]"])
 def test_a_body_that_is_refused_is_not_repeated(sent: str) -> None:
     begun = time.monotonic()
