@@ -192,7 +192,10 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
+        raise InputError(
+            f"{shorten(str(path))} is not readable as predictions, a Parquet table as kgqa evaluate CONF --questions "
+            f"... --out FILE.parquet writes it: {shorten(str(error))}"
+        ) from error
 
 
 def require_file(path: Path, hint: str = "") -> None:

@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_scored_says_why(tmp_path: Path) -> None:
         "predictions.csv": r"Parquet .* \.jsonl",
         "latin.jsonl": "line 1: not UTF-8",
         "": "cannot read",
-        "damaged.parquet": "not readable as predictions",
+        "damaged.parquet": r"not readable as predictions, .*--out FILE\.parquet",
         "foreign.parquet": r"lacks the columns .*'question'",
         "none.parquet": "holds no predictions",
     }.items():
