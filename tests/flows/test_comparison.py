@@ -117,6 +117,17 @@ def test_people_see_the_table_and_programs_its_rows(
     assert {"system", "overall", "lift", "about"} <= document["systems"][0].keys()
 
 
+def test_nobody_is_told_to_ask_an_oracle(summary: RunSummary, capsys: pytest.CaptureFixture[str]) -> None:
+    """It knows the answers of the run's own questions alone."""
+    assert summary.comparison is not None
+    rows = {row["about"]["system"]: row for row in summary.comparison["rows"]}
+    for names in (["fiske"], ["fiske", "explorer"]):
+        compared = summary.comparison | {"rows": [rows[name] for name in names]}
+        print_summary(replace(summary, rows=(), comparison=compared), "CONF", None)
+        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Ask it")]
+        assert told == ['Ask it:      kgqa ask CONF --system explorer "QUESTION"'] * ("explorer" in names)
+
+
 def test_the_explorer_stands_beside_systems_that_were_asked_fewer_questions(summary: RunSummary) -> None:
     """Each row says on how many questions its figures stand."""
     assert summary.comparison is not None
