@@ -36,7 +36,6 @@ BENCHMARKS = (
     "deletion",
     "gold_chains",
     "webqsp_folds",
-    "lm_generate",
     "lora",
     "transfer",
     "memory",
