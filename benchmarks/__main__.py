@@ -40,7 +40,6 @@ BENCHMARKS = (
     "transfer",
     "memory",
     "sweeps",
-    "gpu",
     "lm_gpu",
     "gate",
     "papers",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from benchmarks.measure import cpu_seconds, write_section
-from benchmarks.workload import WHOLE, Workload, interleaved, median, open_workload
+from benchmarks.workload import WHOLE, Workload, interleaved, open_workload
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Card, Explorer, load_explorer

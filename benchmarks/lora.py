@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +24,6 @@ import torch
 
 from benchmarks.child import run_child
 from benchmarks.measure import peak_megabytes, write_section
-from benchmarks.workload import median
 from kgqa_core import schemas
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.demo import DATA

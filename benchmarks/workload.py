@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -53,12 +53,11 @@ class Workload:
         """Return questions as the explorer takes them."""
         return question_arrays(questions, self.text_row, mask_topics=self.config.explorer.mask_topics)
 
-    def explorer(self, *, width: int | None = None, steps: int | None = None, seed: int = 0) -> Explorer:
-        """Return a new explorer of the run's size, on the device of the texts."""
-        torch.manual_seed(seed)
-        section, relations = self.config.explorer, self.texts.relations
-        explorer = Explorer(encoding_dim=relations.shape[1], width=width or section.width, steps=steps or section.steps)
-        return explorer.to(relations.device)
+    def explorer(self, *, width: int | None = None, steps: int | None = None) -> Explorer:
+        """Return a new explorer of the run's size."""
+        torch.manual_seed(0)
+        section, dim = self.config.explorer, self.texts.relations.shape[1]
+        return Explorer(encoding_dim=dim, width=width or section.width, steps=steps or section.steps)
 
     def options(self, edge_budget: int | None = None, *, way: Walk | None = None) -> ExploreOptions:
         """Return how the run walks, under another edge budget where one is given, and without a threshold."""
@@ -79,9 +78,7 @@ class Workload:
         settings = section.model_copy(update=changes)
         return self.train_with(questions, options, settings, model or self.explorer())
 
-    def answer(
-        self, model: Explorer, questions: Sequence[Question], options: ExploreOptions, *, batch_size: int = 64
-    ) -> list[Prediction]:
+    def answer(self, model: Explorer, questions: Sequence[Question], options: ExploreOptions) -> list[Prediction]:
         """Answer questions, evidence paths included, without a threshold that was chosen on dev."""
         return predict(
             model,
@@ -91,7 +88,7 @@ class Workload:
             text_row=self.text_row,
             options=options,
             answer_threshold=0.5,
-            batch_size=batch_size,
+            batch_size=64,
         )
 
     def train_with(
@@ -140,12 +137,13 @@ def interleaved(calls: Mapping[str, Callable[[], float]], repeats: int) -> dict[
     return {name: [found[name] for found in rounds] for name in calls}
 
 
-def median(values: Sequence[float]) -> float:
-    """Return the median."""
-    return statistics.median(values)
-
-
 def ratio_of(slow: Sequence[float], fast: Sequence[float]) -> str:
     """Return the median over rounds of slow / fast, with the least and the largest."""
     ratios = [one / other for one, other in zip(slow, fast, strict=True)]
     return f"{median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f})"
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

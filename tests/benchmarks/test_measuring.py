@@ -15,7 +15,6 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import gate, measure, plain, report_size, scaling, small_files
-from benchmarks.gpu import CountBytes
 from benchmarks.inference import distinct
 from benchmarks.linking import misspell
 from benchmarks.memory import descendants, name_of
@@ -173,16 +172,6 @@ def test_the_note_on_small_files_counts_the_questions_that_were_asked(
     monkeypatch.setattr(small_files, "kgqa_json", lambda *_: ({"hits1": 90.0, "f1": 80.0}, None))
     small_files.run(tmp_path, small_files.SMALL)
     assert "asked afterwards (3,972 to 3,972)" in measure.RESULTS.read_text(encoding="utf-8")
-
-
-def test_bytes_are_counted_forward_and_backward() -> None:
-    table, rows = torch.zeros(100, 4, requires_grad=True), torch.tensor([3, 5])
-    with CountBytes() as forward:
-        gathered = table.index_select(0, rows)
-    assert forward.bytes == 2 * (2 * 4 * 4) + 2 * 8  # the rows read and written, and their numbers
-    with CountBytes() as backward:
-        gathered.sum().backward()  # type: ignore[no-untyped-call]
-    assert backward.bytes >= 100 * 4 * 4  # the gradient of the table
 
 
 def test_memory_is_that_of_a_process_and_those_it_started(start: Start) -> None:
