@@ -64,15 +64,6 @@ def test_each_way_reads_every_example_once(made: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_timed_on_a_gpu_runs_without_one(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora, "GPU_STEPS", 5)
-    monkeypatch.setattr(lora, "MATRIX", 16)
-    found = lora.tune_on(str(made[0]), str(made[1]), "cpu", {"batch_size": 2})
-    assert found["speed"] > 0 and found["memory"] == 0 and found["parameters"] > 10_000
-    assert lora.matrix_rate("cpu") > 0
-
-
-@pytest.mark.slow
 def test_every_part_of_an_evaluation_is_measured(tiny_config: RunConfig) -> None:
     pipeline = Pipeline(tiny_config)
     folders = [str(pipeline.artifact(stage).folder) for stage in ("graph", "questions")]
