@@ -15,10 +15,11 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import gate, measure, plain, report_size, scaling, small_files
+from benchmarks.child import run_child
 from benchmarks.inference import distinct
 from benchmarks.linking import misspell
 from benchmarks.memory import descendants, name_of
-from benchmarks.scaling import Curve, draw, in_fresh_process
+from benchmarks.scaling import Curve, draw
 from benchmarks.scatter import Case, Size, differences
 from benchmarks.scatter import measure as measure_scatter
 from benchmarks.small_files import draw_file, table_rows
@@ -190,7 +191,7 @@ def test_memory_is_that_of_a_process_and_those_it_started(start: Start) -> None:
 def test_a_fresh_process_has_memory_of_its_own() -> None:
     held = bytearray(500_000_000)
     held[::4096] = b"x" * len(held[::4096])
-    assert in_fresh_process(measure.peak_megabytes) < 200
+    assert run_child(measure.peak_megabytes).peak < 200
     assert measure.peak_megabytes() > 500
 
 
