@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgqa_core.run.pipeline import Pipeline
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "docs" / "results.md"
@@ -47,6 +50,21 @@ def kgqa_json(arguments: Sequence[str], home: Path) -> tuple[Any, Cost]:
     """Run ``kgqa … --json`` and return its document and cost."""
     cost = kgqa([*arguments, "--json"], home)
     return json.loads(cost.output), cost
+
+
+def with_settings(settings: Sequence[str]) -> list[str]:
+    """Return the options of ``kgqa`` that override settings of a run file."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def open_run(command: str, conf: str, home: Path, settings: Sequence[str] = ()) -> Pipeline:
+    """Make what a run of real data lacks with ``kgqa COMMAND``, and open it; ``conf`` is relative to the project."""
+    from kgqa_core.config_file import read_config  # here: what starts a process imports little, as that is timed
+    from kgqa_core.run.pipeline import Pipeline
+
+    data_folder()
+    kgqa([command, conf, *with_settings(settings)], home)
+    return Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
@@ -101,7 +119,7 @@ def describe_machine() -> str:
 
 def write_section(title: str, body: str, command: str) -> None:
     """Replace (or add) one section of docs/results.md, which stays as it was where that fails."""
-    from kgqa_core.artifacts import written_whole  # here: what starts a process imports little, as that is timed
+    from kgqa_core.artifacts import written_whole  # here, as above
 
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n\nEvery figure comes from a run.\n"
     section = f"## {title}\n\n`{command}` on {describe_machine()}.\n\n{body.strip()}\n"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import data_folder, kgqa_json, write_section
+from benchmarks.measure import data_folder, kgqa_json, with_settings, write_section
 
 CONF = "conf/metaqa-joint.yaml"
 ERRORS = (0.0, 0.1, 0.2, 0.3)  # e of the oracle
@@ -49,7 +49,7 @@ def evaluate(home: Path, questions: int | None, *settings: str, conf: str = CONF
     given = [*settings, "tracking.enabled=false"]
     if questions is not None:
         given.append(f"systems.num_questions={questions}")
-    found, _ = kgqa_json(["evaluate", conf, *(part for one in given for part in ("--set", one))], home)
+    found, _ = kgqa_json(["evaluate", conf, *with_settings(given)], home)
     (folder,) = (Path(stage["folder"]) for stage in found["stages"] if stage["key"] == "comparison")
     comparison: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     fusions = [Path(stage["folder"]) for stage in found["stages"] if stage["key"].startswith("fusion-")]

@@ -11,9 +11,8 @@ from statistics import median
 
 import torch
 
-from benchmarks.measure import PROJECT, cpu_seconds, data_folder, kgqa
+from benchmarks.measure import cpu_seconds, open_run
 from kgqa_core.config import ExplorerSection, RunConfig
-from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions, Lessons, Walk
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
@@ -99,20 +98,15 @@ class Workload:
         return cpu_seconds(lambda: deque(Trainer(model, [lessons], settings, seed=0).steps(), maxlen=0))
 
 
-def open_workload(
-    home: Path, conf: str = THREE_HOP, *, command: str = "encode", settings: Sequence[str] = ()
-) -> Workload:
-    """Make what a run lacks with ``kgqa COMMAND`` and open it, with torch on the run's number of threads.
+def open_workload(home: Path, *, command: str = "encode", settings: Sequence[str] = ()) -> Workload:
+    """Make what MetaQA's 3-hop run lacks with ``kgqa COMMAND`` and open it, torch on the run's number of threads.
 
     Args:
         home: artifacts of the run.
-        conf: the run, relative to the project.
         command: how far the run is to be made: "encode", or "train-explorer" for the trained explorers too.
         settings: as after ``--set``.
     """
-    data_folder()
-    kgqa([command, conf, *(part for setting in settings for part in ("--set", setting))], home)
-    pipeline = Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
+    pipeline = open_run(command, THREE_HOP, home, settings)
     graph = graph_of(pipeline)
     questions = read_questions(pipeline.artifact("questions").folder)
     asked = sorted({question.asked(pipeline.config.explorer.mask_topics) for question in questions})
