@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.measure import write_section
+from benchmarks.measure import Clock, write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.evaluation.compare import side_by_side
 from kgqa_core.evaluation.figures import system_row
@@ -92,20 +89,6 @@ class Instant:
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return equal likelihoods."""
         return [[0.0] * len(own) for own in options]
-
-
-@dataclass(slots=True)
-class Clock:
-    """CPU seconds by what they were spent on."""
-
-    spent: Counter[str] = field(default_factory=Counter)
-
-    @contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """Count the seconds of a block."""
-        started = time.process_time()
-        yield
-        self.spent[what] += time.process_time() - started
 
 
 def run(home: Path, size: Size = FULL) -> None:

@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +67,20 @@ def open_run(command: str, conf: str, home: Path, settings: Sequence[str] = ()) 
     data_folder()
     kgqa([command, conf, *with_settings(settings)], home)
     return Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
+
+
+@dataclass(slots=True)
+class Clock:
+    """CPU seconds by what they were spent on."""
+
+    spent: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count the seconds of a block."""
+        started = time.process_time()
+        yield
+        self.spent[what] += time.process_time() - started
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
