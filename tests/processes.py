@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -22,11 +23,11 @@ TIMEOUT = 240  # seconds; a run takes ten of them where nothing else runs
 
 
 def processes_of(home: Path) -> dict[int, str]:
-    """Return the processes, by id, that know this home from their environment."""
-    found = {}
+    """Return the processes, by id, that know this home, or one inside it, from their environment."""
+    found, homes = {}, re.compile(re.escape(os.fsencode(home)) + rb"(?:/|\0|$)")
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if str(home).encode() in (entry / "environ").read_bytes():
+            if homes.search((entry / "environ").read_bytes()):
                 found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue  # it ended just now, or is somebody else's
