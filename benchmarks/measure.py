@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +131,13 @@ def describe_machine() -> str:
         f"{' with changes' if changes else ''}; "
         f"{time.strftime('%Y-%m-%d')}"
     )
+
+
+def markdown(names: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> list[str]:
+    """Return a table as lines of Markdown; its first ``num_left`` columns are to the left, figures to the right."""
+    rule = "|" + "---|" * num_left + "---:|" * (len(names) - num_left)
+    header, *lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (names, *rows))
+    return [header, rule, *lines]
 
 
 def write_section(title: str, body: str, command: str) -> None:
