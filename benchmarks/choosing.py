@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import data_folder, write_section
 from benchmarks.paraphrases import TOPIC, wordings_of
-from benchmarks.systems import by_hops, evaluate, markdown
+from benchmarks.systems import by_hops, evaluate, table_of
 from kgqa_core.questions.closed_domains import chain_of_type, read_brackets
 from kgqa_core.types import Split
 
@@ -88,11 +88,11 @@ def body(comparison: dict[str, Any]) -> list[str]:
         "question has; an explorer of one seed. `etd` weighs the chains of ten candidates as plans, `etd choose` asks "
         "for one of five; random and first choose blindly. Weights were chosen on dev questions in other wordings.",
         "",
-        *markdown(without(tables[0], "topics", "price", "lift", "published Hits@1")),
+        *table_of(without(tables[0], "topics", "price", "lift", "published Hits@1")),
         "",
         *by_hops(comparison["rows"]),
         "",
-        *markdown(overruled),
+        *table_of(overruled),
     ]
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import PROJECT, kgqa, write_section
+from benchmarks.measure import open_run, write_section
 from flows.trust import risk_coverage
-from kgqa_core.config_file import read_config
 from kgqa_core.evaluation.metrics import pair_outcome, score_outcomes
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import is_picked_right
@@ -62,9 +61,7 @@ SMALL = Size(60, (0.0, 0.4), ("explorer.epochs=1", "dense.max_steps=30"))
 
 def run(home: Path, size: Size = FULL) -> None:
     """Train where that is not done, then ask with less and less of the graph."""
-    settings = [*SETTINGS, *size.settings]
-    kgqa(["evaluate", CONF, *(word for one in settings for word in ("--set", one))], home)
-    pipeline = Pipeline(read_config(PROJECT / CONF, [*settings, f"runtime.home={home}"]))
+    pipeline = open_run("evaluate", CONF, home, [*SETTINGS, *size.settings])
     write_section("Missing facts", "\n".join(body(pipeline, size)), "python -m benchmarks deletion")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.measure import cpu_seconds, write_section
+from benchmarks.measure import Clock, cpu_seconds, write_section
 from benchmarks.networkx_paths import follow_multi, follow_simple, multi_graph, simple_graph
 from benchmarks.path_cases import Cut, build_folders, cut_subgraphs, sample
 from kgqa_core.graph.follow import execute_plans
@@ -123,27 +122,24 @@ def walk(
     cut: Cut, plans: Sequence[Sequence[RelationPath]], reached: Sequence[Sequence[Any]], count: int
 ) -> dict[str, Any]:
     """Walk the plans of the first questions with networkx; compare what they reach."""
-    spent = {name: 0.0 for name in ("simple", "multi", "make simple", "make multi")}
-    num_relations = cut.graph.num_relations
+    clock, num_relations = Clock(), cut.graph.num_relations
     different = num_walks = 0
     for question in range(count):
         (topic,) = cut.questions[question].topics
-        at = [time.process_time()]
-        simple = simple_graph(cut.triples[question])
-        at.append(time.process_time())
-        for plan in plans[question]:
-            follow_simple(simple, topic, [step % num_relations for step in plan])
-        at.append(time.process_time())
-        multi = multi_graph(cut.triples[question], num_relations)
-        at.append(time.process_time())
-        walks = [follow_multi(multi, topic, plan) for plan in plans[question]]
-        at.append(time.process_time())
-        for name, before, after in zip(("make simple", "simple", "make multi", "multi"), at, at[1:], strict=False):
-            spent[name] += 1000 * (after - before) / count
+        with clock.on("make simple"):
+            simple = simple_graph(cut.triples[question])
+        with clock.on("simple"):
+            for plan in plans[question]:
+                follow_simple(simple, topic, [step % num_relations for step in plan])
+        with clock.on("make multi"):
+            multi = multi_graph(cut.triples[question], num_relations)
+        with clock.on("multi"):
+            walks = [follow_multi(multi, topic, plan) for plan in plans[question]]
         num_walks += sum(map(len, walks))
         different += sum(
             reached[question][number].tolist() != sorted({one[-1] for one in found})
             for number, found in enumerate(walks)
         )
     compared = count * NUM_PLANS
+    spent = {name: 1000 * seconds / count for name, seconds in clock.spent.items()}
     return {**spent, "walked": count, "compared": compared, "walks": num_walks / compared, "different": different}

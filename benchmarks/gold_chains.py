@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import data_folder, write_section
+from benchmarks.measure import data_folder, markdown, write_section
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.graph.kg import unsigned, write_step
 from kgqa_core.instructions.plan import PlanQuestion
@@ -104,18 +104,16 @@ def table(rows: Sequence[dict[str, float]], published: dict[str, float]) -> list
     names = list(rows[0])
     values = np.array([list(row.values()) for row in rows])
     spread = values.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(len(names))
-    lines = ["| fold | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
-    for fold, row in enumerate(values):
-        lines.append(f"| {fold} | " + " | ".join(f"{value:.0f}" for value in row[:2]) + cells(row[2:]))
     both = (f"{mean:.1f} ± {apart:.1f}" for mean, apart in zip(values.mean(axis=0)[2:], spread[2:], strict=True))
-    lines.append(f"| **mean ± sd** | {values[:, 0].sum():.0f} | {values[:, 1].sum():.0f} | " + " | ".join(both) + " |")
-    own = list(published.values())
-    return [*lines, f"| RoG-Llama2-7B, published | {own[0]:.0f} | {own[1]:.0f}" + cells(own[2:])]
+    lines = [cells(f"{fold}", row) for fold, row in enumerate(values)]
+    lines.append(["**mean ± sd**", f"{values[:, 0].sum():.0f}", f"{values[:, 1].sum():.0f}", *both])
+    lines.append(cells("RoG-Llama2-7B, published", list(published.values())))
+    return markdown(["fold", *names], lines)
 
 
-def cells(values: Iterable[float]) -> str:
-    """Return figures as the end of a line."""
-    return "".join(f" | {value:.1f}" for value in values) + " |"
+def cells(name: str, values: Sequence[float]) -> list[str]:
+    """Return a line: two counts, and percents."""
+    return [name, *(f"{value:.0f}" for value in values[:2]), *(f"{value:.1f}" for value in values[2:])]
 
 
 # ------ What a question asks for beside its chain.
@@ -139,16 +137,13 @@ def guess_restrictions(encoder: SplitEncoder, taught: Sequence[dict[str, Any]], 
 def restriction_table(told: Sequence[tuple[dict[str, Any], Any]]) -> list[str]:
     """Return a line per kind of restriction: how many questions have it, and how well it is told who does."""
     right, guessed = has_kinds([row for row, _ in told]), np.array([one for _, one in told])
-    lines = [
-        "| restriction | questions with it | told rightly, of all | precision | recall |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = []
     for place, kind in enumerate(KINDS):
         true, said = right[:, place], guessed[:, place]
         both, shares = int((true & said).sum()), (true.mean(), (true == said).mean())
         found = (*shares, both / max(said.sum(), 1), both / max(true.sum(), 1))
-        lines.append(f"| {kind}" + cells(100 * share for share in found))
-    return lines
+        lines.append([kind, *(f"{100 * share:.1f}" for share in found)])
+    return markdown(["restriction", "questions with it", "told rightly, of all", "precision", "recall"], lines)
 
 
 def note(costs: Sequence[tuple[float, float]], data: Path) -> str:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.measure import write_section
+from benchmarks.measure import Clock, markdown, write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.evaluation.compare import side_by_side
 from kgqa_core.evaluation.figures import system_row
@@ -94,20 +91,6 @@ class Instant:
         return [[0.0] * len(own) for own in options]
 
 
-@dataclass(slots=True)
-class Clock:
-    """CPU seconds by what they were spent on."""
-
-    spent: Counter[str] = field(default_factory=Counter)
-
-    @contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """Count the seconds of a block."""
-        started = time.process_time()
-        yield
-        self.spent[what] += time.process_time() - started
-
-
 def run(home: Path, size: Size = FULL) -> None:
     """Measure, in a process per number of questions, and write the section."""
     graph, questions = build_folders(home)
@@ -130,25 +113,10 @@ WITH_CALLS = {"running": "running, each question with one metered call", "writin
 
 def report(found: Sequence[dict[str, Any]], num_systems: int) -> str:
     """Return the section."""
-    header = " | ".join(f"{one['questions']:,} questions" for one in found)
-    rows = [
-        f"| CPU ms per question and system | {header} |",
-        "|---|" + "---:|" * len(found),
-        *(
-            f"| {name} | " + " | ".join(f"{one['ms'][part]:.3f}" for one in found) + " |"
-            for part, name in PARTS.items()
-        ),
-        f"| **all of it** (asked: <= {ASKED_MS}) | "
-        + " | ".join(f"**{sum(one['ms'].values()):.3f}**" for one in found)
-        + " |",
-        "",
-        f"| for comparison | {header} |",
-        "|---|" + "---:|" * len(found),
-        *(
-            f"| {name} | " + " | ".join(f"{one['called'][part]:.3f}" for one in found) + " |"
-            for part, name in WITH_CALLS.items()
-        ),
-    ]
+    names = [f"{one['questions']:,} questions" for one in found]
+    rows = [[name, *(f"{one['ms'][part]:.3f}" for one in found)] for part, name in PARTS.items()]
+    rows.append([f"**all of it** (asked: <= {ASKED_MS})", *(f"**{sum(one['ms'].values()):.3f}**" for one in found)])
+    called = [[name, *(f"{one['called'][part]:.3f}" for one in found)] for part, name in WITH_CALLS.items()]
     note = (
         f"{num_systems} systems that answer at once with what following the gold chain gives "
         f"({found[0]['answers']:.1f} entities, three evidence paths at most), each wrong on another tenth of the "
@@ -156,7 +124,8 @@ def report(found: Sequence[dict[str, Any]], num_systems: int) -> str:
         "its own, and side by side. All do equal work: the least counts. The call is rendered, metered and kept, by a "
         "model that says the same at once."
     )
-    return "\n\n".join([note, "\n".join(rows)])
+    tables = markdown(["CPU ms per question and system", *names], rows), markdown(["for comparison", *names], called)
+    return "\n\n".join([note, *("\n".join(lines) for lines in tables)])
 
 
 def measure(graph: str, questions: str, count: int, systems: int) -> dict[str, Any]:

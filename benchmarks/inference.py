@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 from benchmarks.measure import cpu_seconds, write_section
-from benchmarks.workload import WHOLE, Workload, interleaved, median, open_workload
+from benchmarks.workload import WHOLE, interleaved, open_workload
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.model import Card, Explorer, load_explorer
+from kgqa_core.explorer.model import Card, load_explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.run.open import encoder_of
 from kgqa_core.types import Prediction, Question
@@ -37,19 +39,35 @@ def run(home: Path, size: Size = FULL) -> None:
     folder = workload.pipeline.artifact(f"explorer-seed{seed}").folder
     model, card = load_explorer(folder, encoder=encoder_of(workload.config.encoding).name)
     questions = distinct([*workload.questions("test", size.questions), *workload.questions("dev", size.questions)])
+    paths = workload.config.evaluation.evidence_paths
     rows = [
         "| edges walked | batch | answers only, questions per CPU s | with evidence paths | asked | Hits@1 | F1 |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for label, options, asked in ways_to_walk(card):
         for batch_size in (workload.config.runtime.batch_size, *size.batch_sizes):
-            answerer = Answerer(workload, model, card, questions, options, batch_size)
-            rows.append(row_of(answerer, label, asked, size.repeats))
+            answer = partial(
+                predict,
+                model,
+                workload.graph,
+                questions,
+                texts=workload.texts,
+                text_row=workload.text_row,
+                options=options,
+                answer_threshold=card.answer_threshold,
+                mask_topics=card.mask_topics,
+                batch_size=batch_size,
+            )
+            bare, with_paths, scores = measure(answer, questions, paths, size.repeats)
+            rows.append(
+                f"| {label} | {batch_size} | {bare:,.0f} | {with_paths:,.0f} | {asked} | {scores['hits1']:.2f} | "
+                f"{scores['f1']:.2f} |"
+            )
     note = (
         f"{len(questions):,} test and dev questions, no two with the same masked text and topics; every question is "
         f"walked anew in every round, and no answer is remembered. Medians of {size.repeats} interleaved rounds on one "
         "thread, of the whole of predict(): from linked questions to ranked candidates and answers, and in the fourth "
-        f"column {workload.config.evaluation.evidence_paths} evidence paths per question too. Encodings of the masked "
+        f"column {paths} evidence paths per question too. Encodings of the masked "
         "texts are at hand."
     )
     write_section("Inference", "\n".join([*rows, "", note]), "python -m benchmarks inference")
@@ -73,46 +91,16 @@ def ways_to_walk(card: Card) -> list[tuple[str, ExploreOptions, str]]:
     return [*ways, (f"K = {card.edge_budget}, attention >= {threshold:g} (chosen on dev)", chosen, ">= 10,000")]
 
 
-@dataclass(frozen=True, slots=True)
-class Answerer:
-    """One way to answer all questions."""
-
-    workload: Workload
-    model: Explorer
-    card: Card
-    questions: Sequence[Question]
-    options: ExploreOptions
-    batch_size: int
-
-    def answer(self, evidence_paths: int) -> list[Prediction]:
-        """Answer all of them."""
-        return predict(
-            self.model,
-            self.workload.graph,
-            self.questions,
-            texts=self.workload.texts,
-            text_row=self.workload.text_row,
-            options=self.options,
-            answer_threshold=self.card.answer_threshold,
-            mask_topics=self.card.mask_topics,
-            evidence_paths=evidence_paths,
-            batch_size=self.batch_size,
-        )
-
-
-def row_of(answerer: Answerer, label: str, asked: str, repeats: int) -> str:
-    """Return one row of the table."""
-    paths = answerer.workload.config.evaluation.evidence_paths
+def measure(
+    answer: Callable[..., list[Prediction]], questions: Sequence[Question], paths: int, repeats: int
+) -> tuple[float, float, dict[str, float]]:
+    """Return questions per CPU second without and with so many evidence paths, and the figures of the answers."""
     seconds = interleaved(
         {
-            "bare": lambda: cpu_seconds(lambda: answerer.answer(0)),
-            "paths": lambda: cpu_seconds(lambda: answerer.answer(paths)),
+            "bare": lambda: cpu_seconds(lambda: answer(evidence_paths=0)),
+            "paths": lambda: cpu_seconds(lambda: answer(evidence_paths=paths)),
         },
         repeats,
     )
-    bare, with_paths = (len(answerer.questions) / median(seconds[name]) for name in ("bare", "paths"))
-    scores = score_predictions(answerer.questions, answerer.answer(0)).summary()
-    return (
-        f"| {label} | {answerer.batch_size} | {bare:,.0f} | {with_paths:,.0f} | {asked} | {scores['hits1']:.2f} | "
-        f"{scores['f1']:.2f} |"
-    )
+    bare, with_paths = (len(questions) / median(seconds[name]) for name in ("bare", "paths"))
+    return bare, with_paths, score_predictions(questions, answer(evidence_paths=0)).summary()

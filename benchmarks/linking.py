@@ -53,7 +53,10 @@ class Linked:
 
 def run(home: Path, size: Size = FULL) -> None:
     """Measure quality, then speed and memory in processes of their own, and write the section."""
-    rows = quality_header()
+    rows = [
+        "| dataset | asked | hops | questions | P | R | F1 | exactly right | gold among them | errors | CPU ms |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---|---:|",
+    ]
     for name, conf in RUNS.items():
         graph, questions = build_folders(home, conf)
         opened = open_graph(graph)
@@ -80,14 +83,6 @@ SPEED_NOTE = (
     "exact name is searched, without accents or punctuation normalised. The first two give every run of words that is "
     "a name; the automaton keeps one entity per name."
 )
-
-
-def quality_header() -> list[str]:
-    """Return the header of the table of quality."""
-    return [
-        "| dataset | asked | hops | questions | P | R | F1 | exactly right | gold among them | errors | CPU ms |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---|---:|",
-    ]
 
 
 def quality_rows(name: str, test: Sequence[Question], train: Sequence[Question], graph: KnowledgeGraph) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import wait
 from benchmarks.measure import write_section
+from benchmarks.workload import wait
 from kgqa_core.lm.folders import Ending
 from kgqa_core.lm.generate import generate_batch, read_prompts
 from kgqa_core.lm.tune_loop import target_nll

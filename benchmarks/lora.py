@@ -1,7 +1,6 @@
 """What a step of tuning costs: LoRA and all weights, with our batches and loss, and with Trainer's defaults.
 
-Same model, same examples, same batch; each in a process of its own, for its memory. On a GPU: models in the shape of
-Llama-2's, and which share of the measured rate of matrix products the LoRA training reaches.
+Same model, same examples, same batch; each in a process of its own, for its memory.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +22,6 @@ import torch
 
 from benchmarks.child import run_child
 from benchmarks.measure import peak_megabytes, write_section
-from benchmarks.workload import median
 from kgqa_core import schemas
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.demo import DATA
@@ -39,11 +37,10 @@ class Size:
     repeats: int
     width: int = 192
     layers: int = 4
-    shapes: Sequence[str] = ("7B", "13B")  # on a GPU
 
 
 FULL = Size(steps=12, batch_size=16, repeats=3)
-SMALL = Size(steps=2, batch_size=4, repeats=1, width=32, layers=1, shapes=())
+SMALL = Size(steps=2, batch_size=4, repeats=1, width=32, layers=1)
 ROWS: dict[str, dict[str, Any] | None] = {  # None: Trainer's defaults
     "LoRA, buckets": {},
     "LoRA, buckets, checkpointing": {"gradient_checkpointing": True},
@@ -51,16 +48,10 @@ ROWS: dict[str, dict[str, Any] | None] = {  # None: Trainer's defaults
     "all weights, buckets": {"tuning": "full"},
     "all weights, Trainer's defaults": None,
 }
-SHAPES = {"7B": (4096, 32, 32), "13B": (5120, 40, 40)}  # on a GPU: width, layers, heads
-WAYS: dict[str, dict[str, Any]] = {
-    "buckets": {"batch_size": 16},
-    "buckets, checkpointing": {"batch_size": 64, "gradient_checkpointing": True},
-}
-MATRIX, GPU_STEPS, WARM = 8192, 12, 4
 
 
 def run(home: Path, size: Size = FULL) -> None:
-    """Measure on the CPU, and on a GPU where there is one, and write the table."""
+    """Measure each way, and write the table."""
     folder = home / "lora"
     folder.mkdir(parents=True, exist_ok=True)
     examples = write_examples(folder / "instructions.parquet", size.steps * size.batch_size)
@@ -84,8 +75,6 @@ def run(home: Path, size: Size = FULL) -> None:
         "defaults pads to the longest of a random batch and has a loss, and so logits, at every token."
     )
     lines = [*head, *(row(what, found[what], size.steps) for what in ROWS), "", note]
-    if torch.cuda.is_available() and size.shapes:
-        lines += ["", *gpu_table(folder, examples, size.shapes)]
     write_section("Tuning: what a step costs", "\n".join(lines), "python -m benchmarks lora")
 
 
@@ -122,7 +111,7 @@ def write_examples(path: Path, count: int) -> Path:
     return path
 
 
-def make_base(folder: Path, examples: Path, width: int, layers: int, heads: int, device: str = "cpu") -> Path:
+def make_base(folder: Path, examples: Path, width: int, layers: int, heads: int) -> Path:
     """Make a Llama-shaped model with random weights and a tokenizer of the examples."""
     import tokenizers
     import transformers
@@ -145,9 +134,7 @@ def make_base(folder: Path, examples: Path, width: int, layers: int, heads: int,
         eos_token_id=1,
     )
     torch.manual_seed(0)
-    with torch.device(device):
-        model = transformers.LlamaForCausalLM(config)
-    model.to(torch.float32 if device == "cpu" else torch.bfloat16).save_pretrained(folder)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -230,52 +217,3 @@ def with_defaults(job: TuneJob, scratch: Path) -> dict[str, float]:
         "trained": sum(one.numel() for one in tunable.weights.values()),
         "parameters": sum(one.numel() for one in tunable.model.parameters()),
     }
-
-
-def gpu_table(folder: Path, examples: Path, shapes: Sequence[str], device: str = "cuda") -> list[str]:
-    """Return the table of a GPU: models in the shape of Llama-2's, with random weights."""
-    rate = matrix_rate(device)
-    rows = [
-        "| model | how | examples per pass | tokens/s | memory, GiB | of the measured bfloat16 rate |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    for shape in shapes:
-        base = make_base(folder / shape, examples, *SHAPES[shape], device)
-        for name, options in WAYS.items():
-            try:
-                found = run_child(tune_on, base=base, examples=examples, device=device, options=options).result
-            except SystemExit:  # what it said is shown: most likely that memory does not hold a step
-                rows.append(f"| {shape} | {name} | {options['batch_size']} | failed | | |")
-                continue
-            share = 4 * found["parameters"] * found["speed"] / rate  # forward, and backward to the inputs alone
-            rows.append(
-                f"| {shape} | {name} | {options['batch_size']} | {found['speed']:,.0f} | {found['memory']:.0f} | "
-                f"{share:.0%} |"
-            )
-    rows += ["", f"{rate / 1e12:,.0f} TFLOP/s in products of {MATRIX} x {MATRIX} bfloat16 matrices. Rank 16 on all "]
-    rows[-1] += f"linear modules; seconds of a step: median of {GPU_STEPS - WARM}. Padding is not counted."
-    return rows
-
-
-def tune_on(base: str, examples: str, device: str, options: dict[str, Any]) -> dict[str, float]:
-    """Tune in this process, and return tokens per second, GiB at the peak, and parameters."""
-    from kgqa_core.lm.tune import tune
-
-    times: list[float] = []
-    with TemporaryDirectory() as scratch:
-        section = ReasonerSection(max_steps=GPU_STEPS, precision="bfloat16", **options)
-        job = TuneJob(base=base, examples=(examples,), section=section, out=scratch, device=device)
-        report = tune(job, progress=lambda done, total: times.append(time.perf_counter()))
-    seconds = median([last - first for first, last in pairwise(times)][WARM - 1 :])
-    memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
-    return {"speed": report.num_tokens / GPU_STEPS / seconds, "memory": memory, "parameters": report.num_parameters}
-
-
-def matrix_rate(device: str) -> float:
-    """Return the floating-point operations per second of a product of bfloat16 matrices."""
-    one, seconds = torch.randn(MATRIX, MATRIX, device=device, dtype=torch.bfloat16), []
-    for _ in range(20):
-        started = time.perf_counter()
-        (one @ one)[0, 0].item()  # waits for the GPU
-        seconds.append(time.perf_counter() - started)
-    return 2 * MATRIX**3 / median(seconds[10:])

@@ -9,10 +9,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgqa_core.run.pipeline import Pipeline
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "docs" / "results.md"
@@ -47,6 +52,35 @@ def kgqa_json(arguments: Sequence[str], home: Path) -> tuple[Any, Cost]:
     """Run ``kgqa … --json`` and return its document and cost."""
     cost = kgqa([*arguments, "--json"], home)
     return json.loads(cost.output), cost
+
+
+def with_settings(settings: Sequence[str]) -> list[str]:
+    """Return the options of ``kgqa`` that override settings of a run file."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def open_run(command: str, conf: str, home: Path, settings: Sequence[str] = ()) -> Pipeline:
+    """Make what a run of real data lacks with ``kgqa COMMAND``, and open it; ``conf`` is relative to the project."""
+    from kgqa_core.config_file import read_config  # here: what starts a process imports little, as that is timed
+    from kgqa_core.run.pipeline import Pipeline
+
+    data_folder()
+    kgqa([command, conf, *with_settings(settings)], home)
+    return Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
+
+
+@dataclass(slots=True)
+class Clock:
+    """CPU seconds by what they were spent on."""
+
+    spent: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count the seconds of a block."""
+        started = time.process_time()
+        yield
+        self.spent[what] += time.process_time() - started
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
@@ -99,9 +133,16 @@ def describe_machine() -> str:
     )
 
 
+def markdown(names: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> list[str]:
+    """Return a table as lines of Markdown; its first ``num_left`` columns are to the left, figures to the right."""
+    rule = "|" + "---|" * num_left + "---:|" * (len(names) - num_left)
+    header, *lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (names, *rows))
+    return [header, rule, *lines]
+
+
 def write_section(title: str, body: str, command: str) -> None:
     """Replace (or add) one section of docs/results.md, which stays as it was where that fails."""
-    from kgqa_core.artifacts import written_whole  # here: what starts a process imports little, as that is timed
+    from kgqa_core.artifacts import written_whole  # here, as above
 
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n\nEvery figure comes from a run.\n"
     section = f"## {title}\n\n`{command}` on {describe_machine()}.\n\n{body.strip()}\n"

@@ -13,17 +13,7 @@ from benchmarks.measure import PROJECT, data_folder, kgqa_command, peak_megabyte
 
 EVERY = 0.05  # seconds between two looks; a peak is kept by the system itself, only the end of a process can be missed
 IMPORTS = "import torch, transformers, prefect, mlflow, numba, pyarrow, duckdb, matplotlib"
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What is run."""
-
-    conf: str
-
-
-FULL = Size("conf/metaqa-3hop.yaml")
-SMALL = Size("conf/demo.yaml")
+FULL, SMALL = "conf/metaqa-3hop.yaml", "conf/demo.yaml"  # what is run
 
 
 @dataclass(slots=True)
@@ -38,11 +28,11 @@ class Watched:
         return max((peak for when, peak in self.peaks if when <= at), default=0.0)
 
 
-def run(home: Path, size: Size = FULL) -> None:
+def run(home: Path, conf: str = FULL) -> None:
     """Run the configuration with one seed on a fresh home and watch its processes."""
     data_folder()
     with tempfile.TemporaryDirectory() as fresh:
-        command = ["run", size.conf, "--set", "explorer.seeds=[0]"]
+        command = ["run", conf, "--set", "explorer.seeds=[0]"]
         flow, others = watch(command, Path(fresh))
         ends = stage_ends(Path(fresh))
     rows = [

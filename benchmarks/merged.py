@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from benchmarks.measure import cpu_seconds, write_section
-from benchmarks.workload import WHOLE, Workload, interleaved, median, open_workload, ratio_of
+from benchmarks.workload import WHOLE, Workload, interleaved, open_workload, ratio_of
 from kgqa_core.explorer.explore import ExploreOptions, Lessons
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import explore_all

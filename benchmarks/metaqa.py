@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from benchmarks.measure import data_folder, kgqa_json, write_section
 RUNS = ("metaqa-1hop", "metaqa-2hop", "metaqa-3hop", "metaqa-joint")
 # EtD Table 5, the explorer alone, and Table 2, with ChatGPT: official test split, Llama2 encodings.
 PUBLISHED = {"1": ("97.6", "98.1"), "2": ("99.1", "99.7"), "3": ("99.5", "99.7")}
+
+Results = list[dict[str, Any]]  # rows of a run: an explorer of one seed, their mean, or a control
 
 
 def run(home: Path) -> None:
@@ -34,18 +37,21 @@ def run(home: Path) -> None:
     write_section("MetaQA", "\n".join([*accuracy, "", note, "", *cost]), "python -m benchmarks metaqa")
 
 
-def accuracy_rows(name: str, results: list[dict[str, Any]]) -> list[str]:
+def accuracy_rows(name: str, results: Results) -> list[str]:
     """Return one table row per number of hops."""
-    seeds = [row for row in results if row["role"] == "seed"]
-    (mean,) = [row for row in results if row["role"] == "learned"]
-    others = [next(row for row in results if row["role"] == role) for role in ("template control", "ceiling")]
-    rows = []
-    for hops, figures in mean["by_hops"].items():
-        each = " / ".join(f"{row['by_hops'][hops]['hits1']:.2f}" for row in seeds)
-        reached = " | ".join((f"**{figures['hits1']:.2f}**", f"**{figures['f1']:.2f}**", f"{figures['em']:.2f}"))
-        beside = " | ".join(f"{row['by_hops'][hops]['hits1']:.2f} / {row['by_hops'][hops]['f1']:.2f}" for row in others)
-        rows.append(f"| {name} | {hops} | {each} | {reached} | {beside} | {' | '.join(PUBLISHED[hops])} |")
-    return rows
+    numbers = next(row["by_hops"] for row in results if row["role"] == "learned")
+    cells = {hops: accuracy_cells(results, lambda row, hops=hops: row["by_hops"][hops]) for hops in numbers}
+    return [f"| {name} | {hops} | {own} | {' | '.join(PUBLISHED[hops])} |" for hops, own in cells.items()]
+
+
+def accuracy_cells(results: Results, figures_of: Callable[[dict[str, Any]], dict[str, float]]) -> str:
+    """Return Hits@1 of each seed, the means over them, and Hits@1 and F1 of the controls."""
+    roles = ("seed", "learned", "template control", "ceiling")
+    seeds, (mean,), *others = ([figures_of(row) for row in results if row["role"] == role] for role in roles)
+    each = " / ".join(f"{one['hits1']:.2f}" for one in seeds)
+    reached = f"**{mean['hits1']:.2f}** | **{mean['f1']:.2f}** | {mean['em']:.2f}"
+    beside = " | ".join(f"{one['hits1']:.2f} / {one['f1']:.2f}" for one, *_ in others)
+    return f"{each} | {reached} | {beside}"
 
 
 def cost_row(name: str, folders: list[Path]) -> str:

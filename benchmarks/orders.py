@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.adapter_pools import MANY, RETRIEVED, Shape, draw_pool, is_dev, read_asked, read_names
-from benchmarks.measure import data_folder, write_section
+from benchmarks.measure import data_folder, markdown, write_section
 from benchmarks.systems import evaluate
 
 SHAPES = {"as taught": (RETRIEVED, False), "more ways": (MANY, False), "near misses": (MANY, True)}
@@ -32,7 +32,6 @@ NOTE = (
 
 def run(home: Path, size: int = FULL) -> None:
     """Ask the shipped adapter about each kind of pool."""
-    lines = ["| row | " + " | ".join(SHAPES) + " |", "|---|" + "---|" * len(SHAPES)]
     settings: dict[str, dict[str, Any]] = {f"orders {n}": {"orders": n} for n in ORDERS}
     settings |= {f"{name} whole ways": {**one, "whole_ways": True} for name, one in settings.items()}
     settings |= {f"orders {n} weighed": {"orders": n, "names": "weighed"} for n in ORDERS}
@@ -62,7 +61,7 @@ def run(home: Path, size: int = FULL) -> None:
         for row in evaluate(home, size, LM, asked, conf=str(conf))["rows"]:
             found = row["overall"]
             rows[row["system"]].append(f"{found['hits1']:.1f} / {found['f1']:.1f} ({found['calls_per_question']:.1f})")
-    lines += [f"| {name} | {' | '.join(told)} |" for name, told in rows.items()]
+    lines = markdown(["row", *SHAPES], [[name, *told] for name, told in rows.items()], 1 + len(SHAPES))
     write_section("Paths in several orders", "\n".join([NOTE, "", *lines]), "python -m benchmarks orders")
 
 

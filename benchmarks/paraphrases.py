@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import PROJECT, data_folder, kgqa, write_section
-from kgqa_core.config_file import read_config
+from benchmarks.measure import open_run, write_section
 from kgqa_core.evaluation.metrics import bootstrap_bounds, score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph
@@ -55,16 +54,13 @@ NOTE = (
 
 def run(home: Path, size: Size = FULL) -> None:
     """Train where that is not done, ask in all wordings of both halves and write the section."""
-    data_folder()
     rows = [
         "| run | half | answered by | wordings | questions | Hits@1 by questions | by wordings | uncut, by questions | "
         "as MetaQA words them |",
         "|---|---|---|---:|---:|---:|---|---:|---:|",
     ]
     for name in size.runs:
-        conf = PROJECT / f"conf/{name}.yaml"
-        kgqa(["run", str(conf), *(word for one in size.settings for word in ("--set", one))], home)
-        rows += rows_of(Pipeline(read_config(conf, [*size.settings, f"runtime.home={home}"])), size)
+        rows += rows_of(open_run("run", f"conf/{name}.yaml", home, size.settings), size)
     write_section("Other wordings", "\n".join([*rows, "", NOTE]), "python -m benchmarks paraphrases")
 
 

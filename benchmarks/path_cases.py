@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import PROJECT, data_folder, kgqa
-from kgqa_core.config_file import read_config
+from benchmarks.measure import open_run
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.expand import Expander
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question
 
 CONF = "conf/metaqa-joint.yaml"
@@ -33,9 +31,7 @@ class Cut:
 
 def build_folders(home: Path, conf: str = CONF) -> tuple[Path, Path]:
     """Build a run's data (MetaQA) where it is not built; return the folders of the graph and of the questions."""
-    data_folder()
-    kgqa(["build", conf], home)
-    pipeline = Pipeline(read_config(PROJECT / conf, [f"runtime.home={home}"]))
+    pipeline = open_run("build", conf, home)
     return pipeline.artifact("graph").folder, pipeline.artifact("questions").folder
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from benchmarks import measure
+from benchmarks.child import run_child
 from benchmarks.measure import cpu_seconds, write_section
 from benchmarks.scaling_build import build_one, make_file
 from benchmarks.scaling_graphs import explore_one
 from benchmarks.workload import Workload, open_workload
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,33 +117,24 @@ def measure_graphs(size: Size) -> tuple[Curve, list[str]]:
         "edges per question | training, ms CPU per question | inference, ms CPU | exploring, peak RSS MB |",
         "|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    all_built, all_explored = [], []
+    found = []
     for count in size.triples:
         with tempfile.TemporaryDirectory() as folder:
             file, graph = Path(folder) / "triples.tsv", Path(folder) / "graph"
-            in_fresh_process(make_file, file, count)
-            built = in_fresh_process(build_one, file, graph)
-            explored = in_fresh_process(explore_one, graph, size.per_chain)
-        all_built.append(built)
-        all_explored.append(explored)
-        degrees = " / ".join(f"{degree:,.0f}" for degree in explored.degrees)
+            run_child(make_file, path=file, count=count)
+            built = run_child(build_one, path=file, folder=graph)
+            explored = run_child(explore_one, folder=graph, per_chain=size.per_chain)
+        one = built.result | explored.result
+        found.append(one)
+        degrees = " / ".join(f"{degree:,.0f}" for degree in one["degrees"])
         rows.append(
-            f"| {built.triples:,} | {built.entities:,} | {degrees} | {built.seconds:.1f} | {built.megabytes:,.0f} | "
-            f"{built.peak:,.0f} | {explored.edges:,.0f} | {1000 * explored.train:.2f} | {1000 * explored.infer:.2f} | "
+            f"| {one['triples']:,} | {one['entities']:,} | {degrees} | {one['build']:.1f} | {one['megabytes']:,.0f} | "
+            f"{built.peak:,.0f} | {one['edges']:,.0f} | {1000 * one['train']:.2f} | {1000 * one['infer']:.2f} | "
             f"{explored.peak:,.0f} |"
         )
-    lines = {
-        "building the graph": [built.seconds for built in all_built],
-        "training per question": [explored.train for explored in all_explored],
-        "inference per question": [explored.infer for explored in all_explored],
-    }
-    return Curve("triples", [built.triples for built in all_built], lines), rows
-
-
-def in_fresh_process(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Return what a call in a process of its own returns, so that its memory is its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(call, *arguments, **named).result()
+    names = {"build": "building the graph", "train": "training per question", "infer": "inference per question"}
+    lines = {shown: [one[name] for one in found] for name, shown in names.items()}
+    return Curve("triples", [one["triples"] for one in found], lines), rows
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:

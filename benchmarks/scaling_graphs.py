@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.measure import cpu_seconds, peak_megabytes
+from benchmarks.measure import cpu_seconds
 from benchmarks.synthetic import draw_questions
 from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
@@ -30,22 +30,15 @@ SETTINGS = ExplorerSection(
 HELD_OUT = 0.25  # share of the questions that is not trained on
 
 
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """What exploring cost."""
+def explore_one(folder: str, per_chain: int) -> dict[str, Any]:
+    """Train an explorer for one epoch on questions about a graph, then answer others.
 
-    degrees: tuple[float, float, float, float]  # median, mean, 99th percentile, largest; both directions
-    edges: float  # walked per question in training
-    train: float  # CPU seconds per question
-    infer: float
-    peak: float  # MB of the process
-
-
-def explore_one(folder: Path, per_chain: int) -> Explored:
-    """Train an explorer for one epoch on questions about a graph, then answer others."""
+    Returns:
+        degrees of the graph, edges walked per question in training, and CPU seconds per question of both.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    graph = open_graph(folder)
+    graph = open_graph(Path(folder))
     questions = draw_questions(graph, num_chains=NUM_CHAINS, per_chain=per_chain, hops=HOPS)
     random.Random(0).shuffle(questions)
     train, held = questions[: -int(HELD_OUT * len(questions))], questions[-int(HELD_OUT * len(questions)) :]
@@ -65,16 +58,15 @@ def explore_one(folder: Path, per_chain: int) -> Explored:
     train_epoch(copy.deepcopy(model), SETTINGS.batch_size)
     infer()  # compiled, and the graph read in
     train_seconds, infer_seconds = cpu_seconds(lambda: train_epoch(model)), cpu_seconds(infer)
-    return Explored(
-        degrees=degrees_of(graph),
-        edges=float(np.mean([step.edges_per_question for step in seen])),
-        train=train_seconds / len(train),
-        infer=infer_seconds / len(held),
-        peak=peak_megabytes(),
-    )
+    return {
+        "degrees": degrees_of(graph),
+        "edges": float(np.mean([step.edges_per_question for step in seen])),
+        "train": train_seconds / len(train),
+        "infer": infer_seconds / len(held),
+    }
 
 
 def degrees_of(graph: KnowledgeGraph) -> tuple[float, float, float, float]:
-    """Return median, mean, 99th percentile and largest number of edges of an entity."""
+    """Return median, mean, 99th percentile and largest number of edges of an entity, both directions."""
     degree = np.diff(graph.edge_ptr[graph.group_ptr])
     return float(np.median(degree)), float(degree.mean()), float(np.percentile(degree, 99)), float(degree.max())

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor
 
 from benchmarks.measure import write_section
-from benchmarks.workload import interleaved, median
+from benchmarks.workload import interleaved, wait
 from kgqa_core.explorer.batch import has_torch_scatter, scatter_sum_extension, scatter_sum_torch, spread_sum
 
 Sum = Callable[[Tensor], Tensor]
@@ -130,21 +131,15 @@ def back_ends(case: Case, device: torch.device) -> tuple[Tensor, dict[str, Sum]]
 def seconds_of(add: Sum, source: Tensor, backward: bool, calls: int) -> float:
     """Return the seconds of some calls in turn: CPU seconds, or on a GPU those that pass until it is done."""
     clock = time.perf_counter if source.is_cuda else time.process_time
-    wait(source)
+    wait(source.device)
     started = clock()
     for _ in range(calls):
         if backward:
             value_and_gradient(add, source)
         else:
             add(source)
-    wait(source)
+    wait(source.device)
     return clock() - started
-
-
-def wait(tensor: Tensor) -> None:
-    """Wait until the tensor's device has nothing left to do."""
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
 
 
 def value_and_gradient(add: Sum, source: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.measure import cpu_seconds, write_section
+from benchmarks.measure import Clock, peak_megabytes, write_section
 from benchmarks.networkx_paths import multi_graph, search_multi, search_simple, simple_graph
 from benchmarks.path_cases import build_folders, cut_subgraphs, sample, triples_of
 from kgqa_core.graph.follow import Follower
@@ -108,34 +107,26 @@ def report(counts: dict[str, Any], best: dict[str, float], whole: dict[str, Any]
 
 def supervise(graph: str, questions: str, count: int | None) -> dict[str, Any]:
     """Find the paths of training questions, follow them, and write the table; return CPU seconds and counts."""
-    from benchmarks.measure import peak_megabytes
-
     opened, asked = open_graph(Path(graph)), read_questions(Path(questions), "train")
     asked = asked if count is None else asked[:: len(asked) // count]
     finder, follower = PathFinder(opened, max_hops=MAX_HOPS), Follower(opened, max_steps=MAX_HOPS)
     golds = [golds_of(question) for question in asked]
-    found, spent = [], {}
+    found, clock = [], Clock()
     follower.count(asked[0].topics, finder.find(asked[0].topics, golds[0]).paths, golds[0])  # compiled code is loaded
-
-    def shortest() -> None:
+    with clock.on("shortest"):
         found.extend(finder.find(one.topics, right).paths for one, right in zip(asked, golds, strict=True))
-
-    def follow() -> None:
+    with clock.on("follow"):
         for one, paths, right in zip(asked, found, golds, strict=True):
             follower.count(one.topics, paths, right)
-
-    spent["shortest"], spent["follow"] = cpu_seconds(shortest), cpu_seconds(follow)
     found.clear()
     search = SearchGraph(opened, opened, None, MAX_HOPS, reenter_topic=False)
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.process_time()
+    with tempfile.TemporaryDirectory() as folder, clock.on("all"):
         report = write_supervision(search, asked, Path(folder) / "paths.parquet")
-        spent["all"] = time.process_time() - started
     counts = {name: getattr(report, name) for name in ("num_questions", "num_paths", "num_best", "without_path")}
     pairs = Counter({"1": 0, "2": 0, "3": 0})
     for question, right in zip(asked, golds, strict=True):
         pairs[str(question.hops)] += len(question.topics) * len(right)
-    return {**spent, **counts, "pairs": pairs, "triples": opened.num_triples, "peak": peak_megabytes()}
+    return {**clock.spent, **counts, "pairs": pairs, "triples": opened.num_triples, "peak": peak_megabytes()}
 
 
 def search_whole(graph: str, questions: str, count: int) -> dict[str, Any]:
@@ -145,13 +136,14 @@ def search_whole(graph: str, questions: str, count: int) -> dict[str, Any]:
     simple, multi = simple_graph(triples), multi_graph(triples, opened.num_relations)
     spent: dict[str, dict[str, float]] = {"simple": {}, "multi": {}}
     found: dict[str, Any] = {"pairs": 0, "different": [], "simple differs": 0}
+    clock = Clock()
     for hops in (1, 2, 3):
         pairs = sample_pairs(asked, hops, count)
         theirs: dict[str, list[Any]] = {}
         for way, searched, search in (("simple", simple, search_simple), ("multi", multi, search_multi)):
-            started = time.process_time()
-            theirs[way] = [search(searched, one.topics, one.answers) for one in pairs]
-            spent[way][str(hops)] = (time.process_time() - started) / len(pairs)
+            with clock.on(way):
+                theirs[way] = [search(searched, one.topics, one.answers) for one in pairs]
+            spent[way][str(hops)] = clock.spent.pop(way) / len(pairs)
         found["pairs"] += len(pairs)
         found["different"] += differing(opened, pairs, theirs["multi"])
         found["simple differs"] += sum(
@@ -177,26 +169,22 @@ def search_cut(graph: str, questions: str, count: int) -> dict[str, Any]:
     cut = cut_subgraphs(opened, [one for hops in (1, 2, 3) for one in sample(asked, hops, count)], MAX_HOPS)
     finder = PathFinder(cut.graph, max_hops=MAX_HOPS)
     finder.find(cut.questions[0].topics, cut.questions[0].answers)
-    started = time.process_time()
-    for one in cut.questions:
-        finder.find(one.topics, one.answers)
-    spent = {"ours": time.process_time() - started, "simple": 0.0, "multi": 0.0, "make simple": 0.0, "make multi": 0.0}
-    theirs = []
+    clock, theirs = Clock(), []
+    with clock.on("ours"):
+        for one in cut.questions:
+            finder.find(one.topics, one.answers)
     for triples, one in zip(cut.triples, cut.questions, strict=True):
-        at = [time.process_time()]
-        simple = simple_graph(triples)
-        at.append(time.process_time())
-        search_simple(simple, one.topics, one.answers)
-        at.append(time.process_time())
-        multi = multi_graph(triples, opened.num_relations)
-        at.append(time.process_time())
-        theirs.append(search_multi(multi, one.topics, one.answers))
-        at.append(time.process_time())
-        for name, before, after in zip(("make simple", "simple", "make multi", "multi"), at, at[1:], strict=False):
-            spent[name] += after - before
+        with clock.on("make simple"):
+            simple = simple_graph(triples)
+        with clock.on("simple"):
+            search_simple(simple, one.topics, one.answers)
+        with clock.on("make multi"):
+            multi = multi_graph(triples, opened.num_relations)
+        with clock.on("multi"):
+            theirs.append(search_multi(multi, one.topics, one.answers))
     number = len(cut.questions)
     different = differing(cut.graph, cut.questions, theirs)
-    per_question = {name: seconds / number for name, seconds in spent.items()}
+    per_question = {name: seconds / number for name, seconds in clock.spent.items()}
     return {**per_question, "different": different, "questions": number, "triples": cut.graph.num_triples / number}
 
 

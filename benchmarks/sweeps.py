@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.measure import data_folder, kgqa_json, write_section
+from benchmarks.measure import data_folder, kgqa_json, markdown, write_section
 from kgqa_core.text.transformer import checked_minilm
 
 
@@ -74,7 +74,7 @@ def run(home: Path, sweeps: Sequence[Sweep] = SWEEPS) -> None:
         # The one text encoder that is surely there is inside its package; as a folder it is like any other.
         settings = ["--set", f"encoder.path={checked_minilm()}"] if sweep.file == "encoder-local" else []
         found, _ = kgqa_json(["sweep", f"conf/sweeps/{sweep.file}.yaml", *settings], home)
-        table = markdown(found["header"], found["cells"], len(found["dimensions"]))
+        table = "\n".join(markdown(found["header"], found["cells"], len(found["dimensions"])))
         pictures = [f"![{sweep.title}](images/{name})" for name in copy_plots(sweep.file, found["plots"])]
         body = "\n\n".join([table, sweep.note, *pictures])
         write_section(sweep.title, body, f"kgqa sweep conf/sweeps/{sweep.file}.yaml")
@@ -91,11 +91,3 @@ def copy_plots(name: str, plots: Sequence[str]) -> list[str]:
         names.append(f"sweep-{name}-{number}.png")
         shutil.copyfile(plot, folder / names[-1])
     return names
-
-
-def markdown(names: Sequence[str], lines: Sequence[Sequence[str]], num_dimensions: int) -> str:
-    """Return a table, its first ``num_dimensions`` columns to the left, as Markdown."""
-    ruler = ["---"] * num_dimensions + ["---:"] * (len(names) - num_dimensions)
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (names, ruler, *lines)
-    )

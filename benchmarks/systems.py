@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import data_folder, kgqa_json, write_section
+from benchmarks.measure import data_folder, kgqa_json, markdown, with_settings, write_section
 
 CONF = "conf/metaqa-joint.yaml"
 ERRORS = (0.0, 0.1, 0.2, 0.3)  # e of the oracle
@@ -49,7 +49,7 @@ def evaluate(home: Path, questions: int | None, *settings: str, conf: str = CONF
     given = [*settings, "tracking.enabled=false"]
     if questions is not None:
         given.append(f"systems.num_questions={questions}")
-    found, _ = kgqa_json(["evaluate", conf, *(part for one in given for part in ("--set", one))], home)
+    found, _ = kgqa_json(["evaluate", conf, *with_settings(given)], home)
     (folder,) = (Path(stage["folder"]) for stage in found["stages"] if stage["key"] == "comparison")
     comparison: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     fusions = [Path(stage["folder"]) for stage in found["stages"] if stage["key"].startswith("fusion-")]
@@ -64,7 +64,7 @@ def main_body(found: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]
         "says only what its prompt shows (e = 0). `rog without reasoning` is what the dense planner's first plan "
         "reaches. `ours` fuses the explorer with the dense planner; weight and decider were chosen on dev, below.",
         "",
-        *markdown(found["tables"][0]),
+        *table_of(found["tables"][0]),
         "",
         *by_hops(found["rows"]),
         "",
@@ -88,18 +88,15 @@ def main_body(found: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]
 def by_hops(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return Hits@1, F1, calls and support by hops."""
     hops = list(rows[0]["by_hops"])
-    lines = [
-        "| system | " + " | ".join(f"{hop}-hop Hits@1 / F1 / calls / supported" for hop in hops) + " |",
-        "|---|" + "---|" * len(hops),
-    ]
+    names = ["system", *(f"{hop}-hop Hits@1 / F1 / calls / supported" for hop in hops)]
+    lines = []
     for row in rows:
-        cells = []
-        for hop in hops:
-            own = row["by_hops"][hop]
+        cells = [row["system"]]
+        for own in (row["by_hops"][hop] for hop in hops):
             supported = f"{own['supported_answers']:.1f}" if "supported_answers" in own else "–"
             cells.append(f"{own['hits1']:.2f} / {own['f1']:.2f} / {own['calls_per_question']:.2f} / {supported}")
-        lines.append(f"| {row['system']} | " + " | ".join(cells) + " |")
-    return lines
+        lines.append(cells)
+    return markdown(names, lines, len(names))
 
 
 def erring_body(home: Path, size: Size) -> list[str]:
@@ -137,7 +134,7 @@ def pool_body(home: Path, size: Size) -> list[str]:
     open_ = evaluate(home, size.few, "systems.run=[fiske,tog]", *pooled)
     lines = ["The right plan and two wrong ones that exist (for EtD: an end of each), in random order."]
     for one in (found, open_):
-        lines += ["", *markdown(one["tables"][0]), "", *(f"- {sentence}" for sentence in one["sentences"])]
+        lines += ["", *table_of(one["tables"][0]), "", *(f"- {sentence}" for sentence in one["sentences"])]
         if one is found:
             lines += ["", "FiSKE and Think-on-Graph search by themselves; theirs is no pool:"]
     return lines
@@ -184,12 +181,10 @@ def sweep_body(home: Path, size: Size) -> list[str]:
         )
     for table in found["tables"]:
         if "overruled" in table["header"]:
-            lines += ["", *markdown(table)]
+            lines += ["", *table_of(table)]
     return lines
 
 
-def markdown(table: Mapping[str, Any]) -> list[str]:
+def table_of(table: Mapping[str, Any]) -> list[str]:
     """Return a table of a comparison."""
-    header, first = table["header"], table["figures_from"]
-    rule = "".join("---:|" if place >= first else "---|" for place in range(len(header)))
-    return [f"| {' | '.join(header)} |", f"|{rule}", *(f"| {' | '.join(row)} |" for row in table["rows"])]
+    return markdown(table["header"], table["rows"], table["figures_from"])

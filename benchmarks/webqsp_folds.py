@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import data_folder, write_section
+from benchmarks.measure import data_folder, markdown, write_section
 from kgqa_core.artifacts import hash_json, write_json
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.graph.kg import unsigned, write_step
@@ -226,20 +226,19 @@ def group(taught: Sequence[PlanQuestion], held: Sequence[PlanQuestion], chains: 
 
 def table(told: Told) -> list[str]:
     """Return a line per planner: mean and standard deviation over folds."""
-    lines = ["| planner | " + " | ".join(FIGURES) + " |", "|---|" + "---:|" * len(FIGURES)]
+    rows = []
     for name, folds in told.items():
         shares = np.array([[100 * np.mean(fold[figure]) for figure in FIGURES] for fold in folds])
         spread = shares.std(axis=0, ddof=1) if len(shares) > 1 else np.zeros(len(FIGURES))
         both = zip(shares.mean(axis=0), spread, strict=True)
-        lines.append(f"| {name} | " + " | ".join(f"{mean:.1f} ± {apart:.1f}" for mean, apart in both) + " |")
-    return lines
+        rows.append([name, *(f"{mean:.1f} ± {apart:.1f}" for mean, apart in both)])
+    return markdown(["planner", *FIGURES], rows)
 
 
 def group_table(told: Told, groups: Sequence[Sequence[str]]) -> list[str]:
     """Return a line per group of questions with hit@1 and hit@3 of each planner, over all folds."""
     heads = [f"{shown}, {figure}" for shown in PLANNERS for figure in FIGURES[:2]]
-    lines = ["| taught of a question | n | " + " | ".join(heads) + " |", "|---|" + "---:|" * (1 + len(heads))]
-    own = np.array([name for fold in groups for name in fold])
+    lines, own = [], np.array([name for fold in groups for name in fold])
     for name, shown in GROUPS.items():
         rows = own == name
         if rows.any():
@@ -248,9 +247,8 @@ def group_table(told: Told, groups: Sequence[Sequence[str]]) -> list[str]:
                 for planner in PLANNERS
                 for figure in FIGURES[:2]
             ]
-            cells = " | ".join(f"{100 * one.mean():.1f}" for one in hits)
-            lines.append(f"| {shown} | {rows.sum():,} | {cells} |")
-    return lines
+            lines.append([shown, f"{rows.sum():,}", *(f"{100 * one.mean():.1f}" for one in hits)])
+    return markdown(["taught of a question", "n", *heads], lines)
 
 
 def dev_table(
@@ -260,11 +258,11 @@ def dev_table(
     text = (data / "webqsp_plans" / "dev.jsonl").read_text(encoding="utf-8")
     given = {row["id"]: row["rog_llama2_7b_top3"] for row in map(json.loads, text.splitlines())}
     published = [[tuple(map(write_step, path)) for path in given[one.id]] for one in dev]
-    lines = [f"| {len(dev)} dev questions | " + " | ".join(FIGURES) + " |", "|---|" + "---:|" * len(FIGURES)]
+    lines = []
     for shown, own in (("dense planner, one seed", plans), ("fine-tuned Llama2-7B (published plans)", published)):
         found = score(dev, own, equal)
-        lines.append(f"| {shown} | " + " | ".join(f"{100 * np.mean(found[name]):.1f}" for name in FIGURES) + " |")
-    return lines
+        lines.append([shown, *(f"{100 * np.mean(found[name]):.1f}" for name in FIGURES)])
+    return markdown([f"{len(dev)} dev questions", *FIGURES], lines)
 
 
 def note(

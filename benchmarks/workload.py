@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 
-from benchmarks.measure import PROJECT, cpu_seconds, data_folder, kgqa
+from benchmarks.measure import cpu_seconds, open_run
 from kgqa_core.config import ExplorerSection, RunConfig
-from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions, Lessons, Walk
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
@@ -53,12 +52,11 @@ class Workload:
         """Return questions as the explorer takes them."""
         return question_arrays(questions, self.text_row, mask_topics=self.config.explorer.mask_topics)
 
-    def explorer(self, *, width: int | None = None, steps: int | None = None, seed: int = 0) -> Explorer:
-        """Return a new explorer of the run's size, on the device of the texts."""
-        torch.manual_seed(seed)
-        section, relations = self.config.explorer, self.texts.relations
-        explorer = Explorer(encoding_dim=relations.shape[1], width=width or section.width, steps=steps or section.steps)
-        return explorer.to(relations.device)
+    def explorer(self, *, width: int | None = None, steps: int | None = None) -> Explorer:
+        """Return a new explorer of the run's size."""
+        torch.manual_seed(0)
+        section, dim = self.config.explorer, self.texts.relations.shape[1]
+        return Explorer(encoding_dim=dim, width=width or section.width, steps=steps or section.steps)
 
     def options(self, edge_budget: int | None = None, *, way: Walk | None = None) -> ExploreOptions:
         """Return how the run walks, under another edge budget where one is given, and without a threshold."""
@@ -79,9 +77,7 @@ class Workload:
         settings = section.model_copy(update=changes)
         return self.train_with(questions, options, settings, model or self.explorer())
 
-    def answer(
-        self, model: Explorer, questions: Sequence[Question], options: ExploreOptions, *, batch_size: int = 64
-    ) -> list[Prediction]:
+    def answer(self, model: Explorer, questions: Sequence[Question], options: ExploreOptions) -> list[Prediction]:
         """Answer questions, evidence paths included, without a threshold that was chosen on dev."""
         return predict(
             model,
@@ -91,7 +87,7 @@ class Workload:
             text_row=self.text_row,
             options=options,
             answer_threshold=0.5,
-            batch_size=batch_size,
+            batch_size=64,
         )
 
     def train_with(
@@ -102,20 +98,15 @@ class Workload:
         return cpu_seconds(lambda: deque(Trainer(model, [lessons], settings, seed=0).steps(), maxlen=0))
 
 
-def open_workload(
-    home: Path, conf: str = THREE_HOP, *, command: str = "encode", settings: Sequence[str] = ()
-) -> Workload:
-    """Make what a run lacks with ``kgqa COMMAND`` and open it, with torch on the run's number of threads.
+def open_workload(home: Path, *, command: str = "encode", settings: Sequence[str] = ()) -> Workload:
+    """Make what MetaQA's 3-hop run lacks with ``kgqa COMMAND`` and open it, torch on the run's number of threads.
 
     Args:
         home: artifacts of the run.
-        conf: the run, relative to the project.
         command: how far the run is to be made: "encode", or "train-explorer" for the trained explorers too.
         settings: as after ``--set``.
     """
-    data_folder()
-    kgqa([command, conf, *(part for setting in settings for part in ("--set", setting))], home)
-    pipeline = Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
+    pipeline = open_run(command, THREE_HOP, home, settings)
     graph = graph_of(pipeline)
     questions = read_questions(pipeline.artifact("questions").folder)
     asked = sorted({question.asked(pipeline.config.explorer.mask_topics) for question in questions})
@@ -140,12 +131,13 @@ def interleaved(calls: Mapping[str, Callable[[], float]], repeats: int) -> dict[
     return {name: [found[name] for found in rounds] for name in calls}
 
 
-def median(values: Sequence[float]) -> float:
-    """Return the median."""
-    return statistics.median(values)
-
-
 def ratio_of(slow: Sequence[float], fast: Sequence[float]) -> str:
     """Return the median over rounds of slow / fast, with the least and the largest."""
     ratios = [one / other for one, other in zip(slow, fast, strict=True)]
     return f"{median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f})"
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.measure import write_section
+from benchmarks.measure import markdown, write_section
 from benchmarks.systems import evaluate
 
 FILE = Path(__file__).with_suffix(".tsv")
@@ -104,8 +104,8 @@ def run(home: Path, size: Size = FULL) -> None:
             hits, f1 = ([one[metric] for one in figures] for metric in ("hits1", "f1"))
             each = " ".join(f"{one:.0f}" for one in hits)
             rows.setdefault(name, {})[world] = f"{fmean(hits):.1f} / {fmean(f1):.1f} ({each})"
-    lines = [f"| row | {' | '.join(HELD_OUT)} |", "|---|" + "---|" * len(HELD_OUT)]
-    lines += [f"| {name} | {' | '.join(told[world] for world in HELD_OUT)} |" for name, told in rows.items()]
+    cells = [[name, *(told[world] for world in HELD_OUT)] for name, told in rows.items()]
+    lines = markdown(["row", *HELD_OUT], cells, 1 + len(HELD_OUT))
     write_section("A trade never met", "\n".join([NOTE, "", *lines]), "python -m benchmarks worlds")
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from kgqa_core.artifacts import MANIFEST, NOT_CONTENT, read_artifact
@@ -22,11 +25,11 @@ TIMEOUT = 240  # seconds; a run takes ten of them where nothing else runs
 
 
 def processes_of(home: Path) -> dict[int, str]:
-    """Return the processes, by id, that know this home from their environment."""
-    found = {}
+    """Return the processes, by id, that know this home, or one inside it, from their environment."""
+    found, homes = {}, re.compile(re.escape(os.fsencode(home)) + rb"(?:/|\0|$)")
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if str(home).encode() in (entry / "environ").read_bytes():
+            if homes.search((entry / "environ").read_bytes()):
                 found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue  # it ended just now, or is somebody else's
@@ -92,6 +95,17 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler of this process answer requests until the end of the context; yield its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
 
 
 @contextmanager

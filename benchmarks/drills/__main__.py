@@ -18,12 +18,13 @@ from typing import Any
 
 from benchmarks.drills.full_memory import full_memory
 from benchmarks.drills.load import load, wait_until
-from benchmarks.drills.runs import CONF, LIMIT, MODEL, Home, kill_group, processes_of, running
+from benchmarks.drills.runs import CONF, LIMIT, MODEL, Home, kill_group, running
 from benchmarks.drills.scheduled import ENDED, scheduled
 from kgqa_core.artifacts import write_json
 from tasks.leftovers import process_started
 from tasks.release import Releases
 from tasks.server import prefect_server
+from tests.processes import free_port, processes_of, serving
 
 Found = dict[str, Any]
 
@@ -84,8 +85,6 @@ def two_at_once(folder: Path, server: str, points: int) -> Found:
 def mlflow_away(folder: Path, server: str, points: int) -> Found:
     """MLflow is away for two runs and comes back: all are told, in order, once."""
     from mlflow import MlflowClient
-
-    from tests.processes import free_port, serving
 
     port = free_port()
     address = f"http://127.0.0.1:{port}"

@@ -24,6 +24,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.explorer import explore
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
+from tests.processes import visible_files
 
 
 def limit_from_the_second_batch(megabytes: int) -> None:
@@ -53,8 +54,6 @@ HALVED = "out of memory with"
 
 def full_memory(folder: Path, prefect: str, points: int) -> dict[str, Any]:
     """Train and answer where memory is full: batches are halved, or one message says what to lower; nothing is half."""
-    from tests.processes import visible_files
-
     found = dict[str, Any]()
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
     conf = folder / "full.yaml"

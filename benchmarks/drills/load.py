@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import PROJECT, memory_bytes
+from tests.processes import free_port, is_up
 
 CLIENTS = 32
 MOVE_SECONDS = 20.0  # between two changes of the champion
@@ -141,8 +142,6 @@ def watch(process: subprocess.Popen[bytes], releases: Any, ids: list[str], secon
 
 def load(folder: Path, prefect: str, points: int) -> dict[str, Any]:
     """32 clients for ``points`` seconds and one restart: no wrong answer, none lost but in the restart, flat memory."""
-    from tests.processes import free_port, is_up
-
     releases, ids, expected = make_releases(folder)
     port, stop, seen, marks = free_port(), threading.Event(), Served(), list[list[int]]()
     restart = [0.0, 0.0]  # from its begin to when the new server answers

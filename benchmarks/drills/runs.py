@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from benchmarks.measure import PROJECT
 from kgqa_core.artifacts import NOT_CONTENT, read_artifact
 from tasks.release import Releases, champion_of
+from tests.processes import free_port, processes_of
 
 CONF = PROJECT / "conf" / "drill.yaml"
 MODEL = "kgqa-drill"
@@ -104,24 +104,12 @@ class Home:
         """Return all that has to be equal, however often a run was killed."""
         return self.artifacts(), self.champion(), self.alias()
 
-    def left_running(self) -> list[int]:
-        """Return the processes that know this home, after a moment to end."""
+    def left_running(self) -> dict[int, str]:
+        """Return the processes that know this home, by id, after a moment to end."""
         until = time.monotonic() + 30
         while (found := processes_of(self.folder)) and time.monotonic() < until:
             time.sleep(0.2)
         return found
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Return the processes whose home is a folder or in it."""
-    found, homes = [], re.compile(rb"(?:^|\0)KGQA_HOME=" + re.escape(os.fsencode(folder)) + rb"(?:/|\0|$)")
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if homes.search((entry / "environ").read_bytes()):
-                found.append(int(entry.name))
-        except OSError:  # it has ended, or is not ours
-            continue
-    return found
 
 
 def kill_group(run: subprocess.Popen[str]) -> None:
@@ -138,8 +126,6 @@ def running(
 
     That waits for a server that starts again.
     """
-    from tests.processes import free_port
-
     home, kgqa, ports = Home(folder / "services"), [sys.executable, "-m", "flows.cli"], (free_port(), free_port())
     told: dict[str, Any] = {
         "cwd": folder,

@@ -7,37 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import harness, lm_generate, lm_gpu, lora, measure
+from benchmarks import harness, lm_gpu, lora, measure
 from kgqa_core.config import RunConfig
-from kgqa_core.lm.folders import encode_prompts
-from kgqa_core.lm.local import open_local
-from kgqa_core.lm.types import Decoding, Prompt
 from kgqa_core.run.pipeline import Pipeline
-
-
-@pytest.mark.slow
-def test_the_table_of_speeds_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
-    threads = torch.get_num_threads()
-    lm_generate.run(tmp_path, lm_generate.SMALL)
-    torch.set_num_threads(threads)
-    text = (tmp_path / "results.md").read_text()
-    for what in ("one at a time", "transformers' `generate`", "constraint", "samples", "read once"):
-        assert what in text
-
-
-def test_transformers_is_asked_for_the_same_texts(tmp_path: Path) -> None:
-    texts = ["who directed Heat", "which films were made in Rome ?", "x"]
-    model = open_local(lm_generate.make_model(tmp_path / "model", texts, lm_generate.SMALL))
-    model.ends = [len(model.tokenizer) - 1]
-    lm_generate.silence(model, model.ends[0])
-    prompts = sorted((Prompt(text) for text in texts), key=lambda p: -len(encode_prompts(model.tokenizer, [p])[0]))
-    for beams in (1, 3):
-        decoding = Decoding(max_new_tokens=4, method="beam", num_beams=beams, num_returns=beams)
-        found = [text for own in model.generate(prompts, decoding) for text in own]
-        ours = [text.text for text in found if text.log_prob is not None]  # cut texts in two ways of tokens count once
-        theirs = lm_generate.with_transformers(model, prompts, lm_generate.SMALL, beams)
-        assert set(ours) == set(theirs)
 
 
 @pytest.mark.slow
@@ -89,15 +61,6 @@ def test_each_way_reads_every_example_once(made: tuple[Path, Path]) -> None:
     assert found["defaults"]["read"] > found["defaults"]["tokens"]  # padding
     assert found["buckets"]["trained"] == found["defaults"]["trained"]
     assert "| LoRA | " in lora.row("LoRA", [found["buckets"]], 2)
-
-
-@pytest.mark.slow
-def test_what_is_timed_on_a_gpu_runs_without_one(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora, "GPU_STEPS", 5)
-    monkeypatch.setattr(lora, "MATRIX", 16)
-    found = lora.tune_on(str(made[0]), str(made[1]), "cpu", {"batch_size": 2})
-    assert found["speed"] > 0 and found["memory"] == 0 and found["parameters"] > 10_000
-    assert lora.matrix_rate("cpu") > 0
 
 
 @pytest.mark.slow

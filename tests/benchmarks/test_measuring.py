@@ -15,11 +15,11 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import gate, measure, plain, report_size, scaling, small_files
-from benchmarks.gpu import CountBytes
+from benchmarks.child import run_child
 from benchmarks.inference import distinct
 from benchmarks.linking import misspell
 from benchmarks.memory import descendants, name_of
-from benchmarks.scaling import Curve, draw, in_fresh_process
+from benchmarks.scaling import Curve, draw
 from benchmarks.scatter import Case, Size, differences
 from benchmarks.scatter import measure as measure_scatter
 from benchmarks.small_files import draw_file, table_rows
@@ -175,16 +175,6 @@ def test_the_note_on_small_files_counts_the_questions_that_were_asked(
     assert "asked afterwards (3,972 to 3,972)" in measure.RESULTS.read_text(encoding="utf-8")
 
 
-def test_bytes_are_counted_forward_and_backward() -> None:
-    table, rows = torch.zeros(100, 4, requires_grad=True), torch.tensor([3, 5])
-    with CountBytes() as forward:
-        gathered = table.index_select(0, rows)
-    assert forward.bytes == 2 * (2 * 4 * 4) + 2 * 8  # the rows read and written, and their numbers
-    with CountBytes() as backward:
-        gathered.sum().backward()  # type: ignore[no-untyped-call]
-    assert backward.bytes >= 100 * 4 * 4  # the gradient of the table
-
-
 def test_memory_is_that_of_a_process_and_those_it_started(start: Start) -> None:
     code = "import sys, time; held = bytearray(50_000_000); print('held', flush=True); time.sleep(60)"
     child = start(code)
@@ -201,7 +191,7 @@ def test_memory_is_that_of_a_process_and_those_it_started(start: Start) -> None:
 def test_a_fresh_process_has_memory_of_its_own() -> None:
     held = bytearray(500_000_000)
     held[::4096] = b"x" * len(held[::4096])
-    assert in_fresh_process(measure.peak_megabytes) < 200
+    assert run_child(measure.peak_megabytes).peak < 200
     assert measure.peak_megabytes() > 500
 
 

@@ -46,6 +46,12 @@ def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_config.runtime.home.parent / "tiny.yaml"
 
 
+@pytest.fixture
+def pipeline(tiny_config: RunConfig) -> Pipeline:
+    """The built run of all tests. Leave it as it is."""
+    return Pipeline(tiny_config)
+
+
 @pytest.fixture(scope="session")
 def places(shared: Shared) -> Configure:
     """Return the run in one home that all its tests share, with settings of one's own: what is made is made once."""

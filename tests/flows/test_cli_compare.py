@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_compare import cells_of, find_predictions, letter_of, scope_name
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError
@@ -22,15 +20,12 @@ from kgqa_core.evaluation.predictions import Source, open_predictions
 from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question
+from tests.conftest import kgqa
 from tests.evaluation import made_up
 
 NUM = 90
 SYSTEMS = "systems: {run: [explorer, direct], answered_by: [oracle, random], seeds: [0, 1]}\n"
 Write = Callable[..., Path]
-
-
-def kgqa(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -55,16 +50,17 @@ def write(tmp_path: Path) -> Write:
 
 def test_tables_name_the_runs_and_say_what_is_more_than_noise(write: Write) -> None:
     strong, weak = write("strong", 80), write("weak", 40)
-    shown = kgqa(strong, weak).stdout
+    shown = kgqa("compare", strong, weak).stdout
     assert f"{NUM} questions, all figures in percent" in shown
     assert "system strong" in shown and "system weak" in shown
     assert "A - B" in shown and "+44.44" in shown and "< 0.001" in shown
     assert "2 hops" in shown and "2-4 answers" in shown
     assert shown.splitlines()[-1] == "A against B: Hits@1 better, F1 better, EM better"
-    last = kgqa(write("one", 20), write("two", 60), write("three", 61)).stdout.splitlines()[-3:]  # pair by pair
+    three = write("one", 20), write("two", 60), write("three", 61)
+    last = kgqa("compare", *three).stdout.splitlines()[-3:]  # pair by pair
     assert [line.partition(":")[0] for line in last] == ["A against B", "A against C", "B against C"]
     assert [line.partition("Hits@1 ")[2].partition(",")[0] for line in last] == ["worse", "worse", "tie"]
-    document = json.loads(kgqa(strong, weak, "--json").stdout)
+    document = json.loads(kgqa("compare", strong, weak, "--json").stdout)
     assert document.keys() == {"n", "graph", "confidence", "alpha", "runs", "comparisons"}
     assert (document["n"], document["graph"], document["confidence"]) == (NUM, "a" * 64, 0.95)
     assert [run["run"] for run in document["runs"]] == [str(strong), str(weak)]
@@ -76,7 +72,7 @@ def test_tables_name_the_runs_and_say_what_is_more_than_noise(write: Write) -> N
 
 
 def test_other_questions_and_another_graph_are_refused_with_the_difference(write: Write) -> None:
-    done = kgqa(write("one", 7), write("other", 7, num=NUM - 4, graph="b" * 64), "--json")
+    done = kgqa("compare", write("one", 7), write("other", 7, num=NUM - 4, graph="b" * 64), "--json")
     assert (done.exit_code, done.stdout) == (3, "")
     assert "4 questions only in" in done.stderr and "q86 'where is 86?'" in done.stderr
     assert "has aaaaaaaaaaaaaaaa" in done.stderr and "has bbbbbbbbbbbbbbbb" in done.stderr
@@ -86,7 +82,7 @@ def test_other_questions_and_another_graph_are_refused_with_the_difference(write
 def test_a_run_is_a_configuration_a_folder_or_a_table(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
     folder = Pipeline(tiny_config).artifact("evaluation-seed0").folder
     copy = Path(shutil.copy(folder / "predictions.parquet", tmp_path / "copy.parquet"))
-    document = json.loads(kgqa(conf, folder, copy, "--json").stdout)
+    document = json.loads(kgqa("compare", conf, folder, copy, "--json").stdout)
     assert [run["run"] for run in document["runs"]] == [f"{conf}@0", str(folder), str(copy)]
     assert {run["system"] for run in document["runs"]} == {"explorer (seed 0)"}
     assert document["graph"] == Pipeline(tiny_config).artifact("graph").content
@@ -98,13 +94,13 @@ def test_a_run_is_a_configuration_a_folder_or_a_table(conf: Path, tiny_config: R
 def test_one_run_without_systems_has_nothing_to_be_compared_with(conf: Path, write: Write, run: str) -> None:
     one = run.replace("CONF", str(conf)).replace("FILE", str(write("one", 1)))
     for more in ((), ("--json",)):
-        done = kgqa(one, *more)
+        done = kgqa("compare", one, *more)
         assert (done.exit_code, done.stdout) == (2, "")
         assert f"{one} is one run and compares no systems" in done.stderr and "give two runs" in done.stderr
 
 
 def test_one_run_by_two_names_is_no_pair(conf: Path) -> None:
-    done = kgqa(conf, f"{conf}@0")
+    done = kgqa("compare", conf, f"{conf}@0")
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"each once; {conf}@0 is given twice: {conf}, {conf}@0" in " ".join(done.stderr.split())
 
@@ -115,12 +111,12 @@ def test_runs_that_overrode_settings_are_compared_by_giving_them_again(
     home, elsewhere = tiny_config.runtime.home, tmp_path / "elsewhere.yaml"
     elsewhere.write_text(conf.read_text(encoding="utf-8").replace(str(home), str(tmp_path)), encoding="utf-8")
     folder = Pipeline(tiny_config).artifact("evaluation-seed0").folder
-    done = kgqa(elsewhere, folder, f"--set=runtime.home={home}", "--json")
+    done = kgqa("compare", elsewhere, folder, f"--set=runtime.home={home}", "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)["comparisons"], done.stderr
 
 
 def test_one_run_of_a_system_is_shown_alone(tmp_path: Path) -> None:
-    assert "rog" in kgqa(a_system(tmp_path, "rog", 80)).stdout
+    assert "rog" in kgqa("compare", a_system(tmp_path, "rog", 80)).stdout
 
 
 @pytest.mark.parametrize(
@@ -141,7 +137,7 @@ def test_a_run_that_is_not_there_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("KGQA_HOME", str(own_home))
     one = write("one", 1)
-    done = kgqa(run.replace("CONF", str(conf)).replace("TMP", str(one.parent)), one)
+    done = kgqa("compare", run.replace("CONF", str(conf)).replace("TMP", str(one.parent)), one)
     assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
 
 
@@ -155,7 +151,7 @@ def a_system(folder: Path, system: str, right: int, **about: Any) -> Path:
 def test_systems_get_one_table_with_accuracy_cost_and_evidence(tmp_path: Path) -> None:
     rog, direct = a_system(tmp_path, "rog", 80), a_system(tmp_path, "direct", 30)
     chance = [a_system(tmp_path, "rog", 79, answered_by=player, model=player) for player in ("random", "first")]
-    document = json.loads(kgqa(rog, direct, *chance, "--json").stdout)
+    document = json.loads(kgqa("compare", rog, direct, *chance, "--json").stdout)
     assert [row["system"] for row in document["systems"]["rows"]] == [
         "A rog", "B direct", "C rog (random)", "D rog (first)"
     ]  # fmt: skip
@@ -165,7 +161,7 @@ def test_systems_get_one_table_with_accuracy_cost_and_evidence(tmp_path: Path) -
     assert first["about"]["seed"] == [0]
     assert document["systems"]["sentences"][0].startswith("A rog: the LM adds nothing")
     assert {row["system"] for row in document["systems"]["united"]} == {"A rog + direct"}
-    shown = kgqa(rog, direct).stdout
+    shown = kgqa("compare", rog, direct).stdout
     assert "Answers joined by those of direct" in shown and "A against B" in shown
 
 
@@ -175,13 +171,13 @@ def test_rows_of_several_seeds_are_tested_by_their_means(tmp_path: Path, monkeyp
         (folder := tmp_path / f"{word}{seed}").mkdir()
         found[f"a.yaml@{word}"].append((f"a.yaml@{word}-seed{seed}", a_system(folder, word, right, seed=seed)))
     monkeypatch.setattr("flows.cli_compare.find_predictions", lambda run, settings: found[run])
-    document = json.loads(kgqa(*found, "--json").stdout)
+    document = json.loads(kgqa("compare", *found, "--json").stdout)
     assert [run["system"] for run in document["runs"]] == ["rog, mean of 2 seeds", "etd, mean of 2 seeds"]
     whole, own = document["comparisons"][0], document["systems"]["rows"][0]["overall"]
     assert [whole["first"], whole["second"]] == [run["run"] for run in document["runs"]] == [*found]
     assert whole["metrics"]["hits1"]["difference"] == pytest.approx(100 * 35 / NUM, abs=1e-5)
     assert {name: own[name] for name in document["runs"][0]["figures"]} == document["runs"][0]["figures"]
-    assert "A against B: Hits@1 better" in kgqa(*found).stdout
+    assert "A against B: Hits@1 better" in kgqa("compare", *found).stdout
 
 
 def a_sure_system(folder: Path, split: str, sure: float = 0.9, **about: Any) -> Path:
@@ -195,24 +191,20 @@ def a_sure_system(folder: Path, split: str, sure: float = 0.9, **about: Any) -> 
     return made_up.write_system(folder, "rog", questions, replies, **{"answered_by": "lm", "model": "m", **about})
 
 
-def ask_confidence(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["confidence", *map(str, arguments)])
-
-
 def test_a_threshold_of_dev_is_judged_on_other_questions(tmp_path: Path) -> None:
     for name in ("dev", "test"):
         (tmp_path / name).mkdir()
     dev, test = a_sure_system(tmp_path / "dev", "d"), a_sure_system(tmp_path / "test", "t")
-    document = json.loads(ask_confidence(test, "--dev", dev, "--risk", 5, "--json").stdout)
+    document = json.loads(kgqa("confidence", test, "--dev", dev, "--risk", 5, "--json").stdout)
     sure = read_system_run(test).record.confidence  # type: ignore[union-attr]
     assert document["threshold"] == 0.9 and sorted(set(sure[~np.isnan(sure)])) == [0.4, 0.9]
     assert document["test"]["coverage"] == pytest.approx(50) and document["test"]["risk"] <= 5
     assert document["without"]["coverage"] == pytest.approx(100 * (NUM - 1) / NUM)
     assert document["without"]["risk"] > 40 > document["aurc"] > document["aurc_best"]
     assert document["calibration"]["error_fitted"] < document["calibration"]["error"]
-    shown = ask_confidence(test, "--dev", dev).stdout
+    shown = kgqa("confidence", test, "--dev", dev).stdout
     assert "below 0.9 (chosen on dev for a risk of 10) it should abstain: 50.0 answered" in shown
-    table = kgqa(test, a_sure_system(tmp_path, "t", model="other")).stdout
+    table = kgqa("compare", test, a_sure_system(tmp_path, "t", model="other")).stdout
     assert "the risk where the least certain answers are kept back" in table
 
 
@@ -220,7 +212,7 @@ def test_the_threshold_shown_is_the_one_that_was_judged(tmp_path: Path) -> None:
     """Rounded, it would let other answers through, or none at all."""
     (tmp_path / "dev").mkdir()
     dev, test = a_sure_system(tmp_path / "dev", "d", 0.99973), a_sure_system(tmp_path, "t", 0.99972)
-    shown = ask_confidence(test, "--dev", dev).stdout
+    shown = kgqa("confidence", test, "--dev", dev).stdout
     assert "below 0.99973 (chosen on dev for a risk of 10) it should abstain: 0.0 answered" in shown
 
 
@@ -230,10 +222,10 @@ def test_where_no_threshold_keeps_the_risk_none_is_named(tmp_path: Path) -> None
     asked = [[made_up.ask(f"{split}{n:02}", 1) for n in range(NUM)] for split in ("t", "d")]
     test = made_up.write_system(tmp_path, "rog", asked[0], replies)
     files = (test, "--dev", made_up.write_system(tmp_path / "dev", "rog", asked[1], replies))
-    document = json.loads(ask_confidence(*files, "--json").stdout)
+    document = json.loads(kgqa("confidence", *files, "--json").stdout)
     assert document["threshold"] is None and document["test"] == {"coverage": 0.0, "risk": 0.0}
     assert document["dev"] == {"coverage": 0.0, "risk": 0.0, "least_risk": 50.0}
-    shown = ask_confidence(*files).stdout
+    shown = kgqa("confidence", *files).stdout
     assert "no threshold has a risk of at most 10 on dev, 50.0 at least: ask for a higher --risk" in shown
 
 
@@ -246,7 +238,7 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
         ((test, "--dev", a_sure_system(tmp_path / "other", "d", model="n")), "by other settings or another model"),
         ((direct, "--dev", a_system(tmp_path, "direct", 3, answered_by="lm", seed=1)), "questions are in dev"),
     ):
-        done = ask_confidence(*arguments)
+        done = kgqa("confidence", *arguments)
         assert done.exit_code == 3 and said in done.stderr, done.stderr
 
 
@@ -264,14 +256,14 @@ def test_without_answers_to_dev_questions_the_command_that_gives_them_is_named(
         return SimpleNamespace(folder=there)
 
     monkeypatch.setattr(Pipeline, "artifact", artifact)
-    done = ask_confidence(f"{several}@direct-oracle", "--set", "systems.max_calls=9")
+    done = kgqa("confidence", f"{several}@direct-oracle", "--set", "systems.max_calls=9")
     assert done.exit_code == 5, done.stderr
     command = f"kgqa evaluate {several} --systems direct --set=systems.max_calls=9 --set=evaluation.split=dev"
     assert command in done.stderr.replace("\n", "") and "kgqa run" not in done.stderr
 
 
 def test_a_file_does_not_say_where_its_answers_to_dev_questions_are(tmp_path: Path) -> None:
-    done = ask_confidence(a_sure_system(tmp_path, "t"))
+    done = kgqa("confidence", a_sure_system(tmp_path, "t"))
     assert done.exit_code == 2 and "give --dev RUN" in done.stderr, done.stderr
 
 

@@ -21,11 +21,6 @@ from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import kgqa
 
 
-@pytest.fixture
-def pipeline(tiny_config: RunConfig) -> Pipeline:
-    return Pipeline(tiny_config)
-
-
 def kgqa_sql(*arguments: object) -> Any:
     return kgqa("sql", *arguments)
 

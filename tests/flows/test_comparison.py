@@ -15,12 +15,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import tasks.tracking
 from benchmarks.killed_evaluation import LEDGER, copy_base, evaluate, kill_and_resume
 from benchmarks.places import RUN
-from flows.cli import app
 from flows.cli_output import MAX_ROWS, print_summary, summary_document
 from flows.one_question import missing_facts
 from flows.summary import RunSummary, summarise, write_report
@@ -39,6 +37,7 @@ from kgqa_core.run.stages.systems import Chunk, answer_chunk
 from tasks.run_content import SIDE_BY_SIDE, FlowRun
 from tasks.tracking import publish
 from tests.conftest import Build
+from tests.conftest import kgqa as run_command
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +157,7 @@ def conf(compared: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def kgqa(*arguments: object) -> str:
     """Return what a command that goes well prints."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    done = run_command(*arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     return done.stdout
 

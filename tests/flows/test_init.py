@@ -62,10 +62,11 @@ def claims(person: int) -> dict[str, object]:
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with triples.tsv, and a home of its own."""
+    """A folder with triples.tsv and a question about each person's club, and a home of its own."""
     monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "triples.tsv").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
+    write_jsonl(tmp_path / "questions.jsonl", map(clubs, range(PEOPLE)))
     return tmp_path
 
 
@@ -75,8 +76,11 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     return graph_of_text(folder, "\n".join(TRIPLES) + "\n")
 
 
-def init(*arguments: str):
-    return kgqa("init", *arguments)
+def init(*arguments: str, code: int = 0) -> Any:
+    """Let the command write a run file, or end with another code."""
+    done = kgqa("init", *arguments)
+    assert done.exit_code == code, done.stderr
+    return done
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,6 @@ def test_the_walk_is_the_one_whose_paths_explain_the_answers(
 def test_the_run_file_says_why_and_is_never_overwritten_unasked(files: Path) -> None:
     write_jsonl(files / "questions.jsonl", [ask(person) for person in range(PEOPLE) for ask in (clubs, squad)])
     done = init("triples.tsv", "questions.jsonl")
-    assert done.exit_code == 0, done.stderr
     text = (files / "my.yaml").read_text(encoding="utf-8")
     assert text in done.stdout
     config = read_config(files / "my.yaml")
@@ -118,17 +121,14 @@ def test_the_run_file_says_why_and_is_never_overwritten_unasked(files: Path) -> 
     assert re.search(r"steps: 2 # .* 1 / 2 / 3 relations have F1 \d+ / 100 / 100 on \d+ questions", text)
     assert "21 of 42 questions have their own topic among their answers" in text
     (files / "my.yaml").write_text("mine", encoding="utf-8")
-    again = init("triples.tsv", "questions.jsonl")
-    assert again.exit_code == 2 and "--force" in again.stderr
+    assert "--force" in init("triples.tsv", "questions.jsonl", code=2).stderr
     assert (files / "my.yaml").read_text(encoding="utf-8") == "mine"
-    assert init("triples.tsv", "questions.jsonl", "--force", "--out", "runs/towns.yaml").exit_code == 0
+    init("triples.tsv", "questions.jsonl", "--force", "--out", "runs/towns.yaml")
     assert read_config(files / "runs" / "towns.yaml").dataset.graph.path == files / "triples.tsv"
 
 
 def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) -> None:
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     done = init("triples.tsv", "questions.jsonl", "--out", "of clubs.yml")
-    assert done.exit_code == 0, done.stderr
     assert "kgqa run 'of clubs.yml'" in done.stdout.splitlines()[0]
     assert done.stdout.splitlines()[-3:] == [
         "Doubts:      kgqa lint 'of clubs.yml'",
@@ -136,37 +136,34 @@ def test_what_it_says_to_do_next_names_the_file_that_was_written(files: Path) ->
         "Train it:    kgqa run 'of clubs.yml'",
     ]
     for out, code in (("clubs", 2), ("triples.tsv/clubs.yaml", 5)):  # other commands know a run file by its suffix
-        done = init("triples.tsv", "questions.jsonl", "--out", out)
-        assert (done.exit_code, done.stdout) == (code, ""), done.stderr
+        assert init("triples.tsv", "questions.jsonl", "--out", out, code=code).stdout == ""
 
 
 @pytest.mark.slow
 def test_a_second_run_of_one_name_in_a_home_is_told_apart_by_its_user(files: Path) -> None:
     """Builds and notes are kept by name, and every folder's first run file is my.yaml."""
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     assert "another run" not in init("triples.tsv", "questions.jsonl").stderr
     built = kgqa("lint", "my.yaml")
     assert built.exit_code == 0, built.stderr
     assert "another run" not in init("triples.tsv", "questions.jsonl", "--force").stderr  # it is the same
     (files / "my.yaml").rename("old.yaml")
     second = init("triples.tsv", "questions.jsonl")
-    assert second.exit_code == 0 and "another run called my" in second.stderr, second.stderr
+    assert "another run called my" in second.stderr, second.stderr
 
 
 def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
     strange = {"question": "Which club has Nobody?", "answers": ["Club 1"]}
     write_jsonl(files / "questions.jsonl", [*map(clubs, range(PEOPLE)), strange])
-    assert init("triples.tsv", "questions.jsonl").exit_code == 0
+    init("triples.tsv", "questions.jsonl")
     text = (files / "my.yaml").read_text(encoding="utf-8")
     assert "max_reject_ratio: 0.2 # not used: 1 no entity name in the text" in text
     read_config(files / "my.yaml")
     write_jsonl(files / "questions.jsonl", [strange] * 9 + [*map(clubs, range(3))])
-    hopeless = init("triples.tsv", "questions.jsonl", "--force")
-    assert hopeless.exit_code == 3 and "no entity name in the text" in hopeless.stderr
+    hopeless = init("triples.tsv", "questions.jsonl", "--force", code=3)
+    assert "no entity name in the text" in hopeless.stderr
     advice = re.findall(r"allow more: (--\S+ [\d.]+)", " ".join(hopeless.stderr.split()))
     assert len(advice) == 1, hopeless.stderr
-    done = init("triples.tsv", "questions.jsonl", "--force", *advice[0].removesuffix(".").split())
-    assert done.exit_code == 0, done.stderr
+    init("triples.tsv", "questions.jsonl", "--force", *advice[0].removesuffix(".").split())
     assert read_config(files / "my.yaml").dataset.questions.max_reject_ratio == 0.75
 
 
@@ -261,9 +258,8 @@ def test_a_folder_of_lines_is_read_as_one_file_is(files: Path, suffix: str, mark
         (folder / f"part-{part}{suffix}").write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
     for name in ("_SUCCESS", ".part-1.csv.crc", f"part-{suffix.removesuffix('.gz')}"):
         (folder / name).touch()
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     done = init("triples", "questions.jsonl")
-    assert done.exit_code == 0 and "have F1 100" in " ".join(done.stdout.split()), done.stderr
+    assert "have F1 100" in " ".join(done.stdout.split()), done.stderr
     graph = read_config(files / "my.yaml").dataset.graph
     assert graph.columns == ("subject", "predicate", "object") and graph.delimiter == (mark if mark == ";" else None)
 
@@ -272,33 +268,28 @@ def test_names_are_read_where_a_file_has_ids_beside_them_and_ids_where_names_com
     rows, people = ["subject_id,subject,predicate,object_id,object"], [line.split("\t") for line in TRIPLES]
     rows += [f"id {head},{head},{relation},id {tail},{tail}" for head, relation, tail in people]
     (files / "triples.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     done = init("triples.csv", "questions.jsonl")
-    assert done.exit_code == 0, done.stderr
     assert "in the columns subject, predicate, object, not the ids in subject_id, object_id" in " ".join(
         done.stderr.split()
     )
     ends = {end for head, _, tail in people for end in (head, tail)}
     (files / "names.tsv").write_text("".join(f"id {end}\t{end}\n" for end in ends), encoding="utf-8")
     done = init("triples.csv", "questions.jsonl", "--names", "names.tsv", "--force")
-    assert done.exit_code == 0 and "columns" not in done.stderr, done.stderr
+    assert "columns" not in done.stderr, done.stderr
     assert read_config(files / "my.yaml").dataset.graph.columns == ("subject_id", "predicate", "object_id")
 
 
 def test_columns_that_are_called_alike_are_read_by_place(files: Path) -> None:
     rows = ["id,entity,relation,entity", *(f"{n},{line}".replace("\t", ",") for n, line in enumerate(TRIPLES))]
     (files / "triples.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     done = init("triples.csv", "questions.jsonl")
-    assert done.exit_code == 0 and "have F1 100" in " ".join(done.stdout.split()), done.stderr
+    assert "have F1 100" in " ".join(done.stdout.split()), done.stderr
 
 
 def test_a_csv_with_semicolons_is_read(files: Path) -> None:
     rows = ["Head;Relation;Tail", *(line.replace("\t", ";") for line in TRIPLES)]
     (files / "triples.csv").write_bytes("\r\n".join(["\ufeff" + rows[0], *rows[1:], ""]).encode())
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
-    done = init("triples.csv", "questions.jsonl")
-    assert done.exit_code == 0, done.stderr
+    init("triples.csv", "questions.jsonl")
     graph = read_config(files / "my.yaml").dataset.graph
     assert (graph.format, graph.delimiter, graph.header) == ("csv", ";", True)
 
@@ -308,19 +299,16 @@ def test_blanks_around_fields_are_told_since_they_make_other_entities(files: Pat
     (files / "g.txt").write_text(
         "".join(line.replace("\t", between) + f"{end}\n" for line in TRIPLES), encoding="utf-8"
     )
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
-    told = " ".join(init("g.txt", "questions.jsonl").stderr.split())
+    told = " ".join(kgqa("init", "g.txt", "questions.jsonl").stderr.split())
     assert "! g.txt: blanks around a field count" in told and "Remove those that you do not mean" in told
     rest = [f"Person {n}, the {n}th ,is a,Person " for n in range(PEOPLE)]  # as text only, and not everywhere
     (files / "g.txt").write_text("\n".join([*(line.replace("\t", ",") for line in TRIPLES), *rest]), encoding="utf-8")
-    assert "blanks" not in init("g.txt", "questions.jsonl", "--force").stderr
+    assert "blanks" not in kgqa("init", "g.txt", "questions.jsonl", "--force").stderr
 
 
 def test_a_csv_with_an_empty_column_behind_the_last_separator_is_read(files: Path) -> None:
     (files / "triples.csv").write_text("".join(line.replace("\t", ";") + ";\n" for line in TRIPLES), encoding="utf-8")
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
-    done = init("triples.csv", "questions.jsonl")
-    assert done.exit_code == 0, done.stderr
+    init("triples.csv", "questions.jsonl")
     graph = read_config(files / "my.yaml").dataset.graph
     assert (graph.format, graph.delimiter, graph.columns, graph.header) == ("csv", ";", (1, 2, 3), None)
 
@@ -330,13 +318,13 @@ def test_files_that_are_read_past_are_named_and_nothing_is_scored_on_a_split_wit
     for name, people in (("train", range(12)), ("Test", range(12, 16))):
         write_jsonl(files / "questions" / f"{name}.jsonl", map(clubs, people))
     done = init("triples.tsv", "questions")
-    assert done.exit_code == 0 and "not read: Test.jsonl" in " ".join(done.stderr.split()), done.stderr
+    assert "not read: Test.jsonl" in " ".join(done.stderr.split()), done.stderr
     text = (files / "my.yaml").read_text(encoding="utf-8")
     assert "split: dev" not in text and "neither dev nor test" in text
     write_jsonl(files / "questions" / "val.jsonl", map(clubs, range(16, PEOPLE)))
     (files / "questions" / "Test.jsonl").unlink()
     done = init("triples.tsv", "questions", "--force")
-    assert done.exit_code == 0 and "not read" not in done.stderr, done.stderr
+    assert "not read" not in done.stderr, done.stderr
     assert "split: dev" in (files / "my.yaml").read_text(encoding="utf-8")
 
 
@@ -357,36 +345,31 @@ def test_rdf_of_a_known_source_is_told_its_format(files: Path, namespace: str, f
         text += f'<{namespace}{head.replace(" ", "-")}> <http://own.org/{relation}> "{tail}" .\n'
         text += f'<{namespace}{head.replace(" ", "-")}> <http://www.w3.org/2000/01/rdf-schema#label> "{head}" .\n'
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    write_jsonl(files / "questions.jsonl", map(clubs, range(PEOPLE)))
     done = init(name, "questions.jsonl")
-    assert done.exit_code == 0, done.stderr
     told = f"! {name}: the dump is of {format}: format: {format} and hops: null in dataset.graph"
     assert (told in " ".join(done.stderr.split())) is bool(format), done.stderr
 
 
 def test_what_is_no_graph_is_said(files: Path) -> None:
     (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
-    swapped = init("questions.jsonl", "questions.jsonl")
-    assert swapped.exit_code == 2 and "what format is this" in swapped.stderr
+    assert "what format is this" in init("questions.jsonl", "questions.jsonl", code=2).stderr
     triple = {"head": "a", "relation": "r", "tail": "b"}
     for line in (triple, [triple], ["a", "r", "b"]):  # their commas are no columns
         (files / "triples.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
-        as_json = init("triples.jsonl", "questions.jsonl")
-        assert as_json.exit_code == 2 and "JSON is for questions, which come second" in " ".join(as_json.stderr.split())
+        as_json = init("triples.jsonl", "questions.jsonl", code=2)
+        assert "JSON is for questions, which come second" in " ".join(as_json.stderr.split())
     for line in ("<a:b> <a:c> <a:d> .", "@prefix a: <a:> .", "PREFIX a: <a:>", "# RDF"):
         (files / "graph.n3").write_text(f"{line}\n", encoding="utf-8")
-        said = " ".join(init("graph.n3", "questions.jsonl").stderr.split())
+        said = " ".join(kgqa("init", "graph.n3", "questions.jsonl").stderr.split())
         assert ("RDF is known by its suffix: .nt, .nq, .ttl," in said) is (line[0] != "#"), said
     (files / "g.xlsx").write_bytes(b"PK\x03\x04\x14\0\x08\x08\x08\0")
-    assert "g.xlsx is a spreadsheet. Export its sheet as CSV" in init("g.xlsx", "questions.jsonl").stderr
+    assert "g.xlsx is a spreadsheet. Export its sheet as CSV" in kgqa("init", "g.xlsx", "questions.jsonl").stderr
     (files / "triples.tsv.zst").write_bytes(b"(\xb5/\xfd\x24\n")
     (files / "empty.txt").touch()
     for name, said in (("triples.tsv.zst", "triples.tsv.zst is Zstandard"), ("empty.txt", "holds no triple")):
-        refused = init(name, "questions.jsonl")
-        assert refused.exit_code == 3 and said in refused.stderr
+        assert said in init(name, "questions.jsonl", code=3).stderr
     for given in (("triple.tsv", "questions.jsonl"), ("triples.tsv", "question.jsonl")):
-        missing = init(*given)
-        assert missing.exit_code == 3 and "does not exist. Check this path; did you mean" in missing.stderr
+        assert "does not exist. Check this path; did you mean" in init(*given, code=3).stderr
 
 
 def test_the_document_shows_what_is_written(files: Path) -> None:
@@ -395,5 +378,5 @@ def test_the_document_shows_what_is_written(files: Path) -> None:
     for name, text in shown.items():
         (files / name).parent.mkdir(exist_ok=True)
         (files / name).write_text(text, encoding="utf-8")
-    assert init("triples.tsv", "questions", "--force").exit_code == 0
+    init("triples.tsv", "questions", "--force")
     assert (files / "my.yaml").read_text(encoding="utf-8") == shown["my.yaml"]

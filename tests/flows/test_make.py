@@ -9,15 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli_make import MOST_ANSWERS, draw_questions, step_words, word
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import MADE
-from tests.conftest import write_jsonl
+from tests.conftest import kgqa, write_jsonl
 from tests.loading import graph_of_text, load_question_file
 
 TRIPLES = [f"Person {one}\tplays_for\tClub {one % 5}" for one in range(21)]
@@ -72,14 +70,13 @@ def test_made_questions_teach_and_never_test(
 ) -> None:
     monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    run = CliRunner()
     arguments = ["make-questions", "kb.tsv", "--num", "40"]
-    assert run.invoke(app, arguments, catch_exceptions=False).stdout == "40 questions in questions\n"
+    assert kgqa(*arguments, catch_exceptions=False).stdout == "40 questions in questions\n"
     sizes = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "questions").iterdir()}
     assert set(sizes) == {"train.jsonl", "dev.jsonl"} and sum(sizes.values()) == 40
     before = (tmp_path / "questions" / "train.jsonl").read_bytes()
-    assert "is there already" in run.invoke(app, arguments).stderr
-    run.invoke(app, [*arguments, "--out", "again"], catch_exceptions=False)
+    assert "is there already" in kgqa(*arguments).stderr
+    kgqa(*arguments, "--out", "again", catch_exceptions=False)
     assert (tmp_path / "again" / "train.jsonl").read_bytes() == before
     (tmp_path / "headed.tsv").write_text("subject\tpredicate\tobject\n" + "\n".join(TRIPLES) + "\n")
     columns = zip(*(line.split("\t") for line in TRIPLES), strict=True)
@@ -87,9 +84,9 @@ def test_made_questions_teach_and_never_test(
     table = pa.table(dict(zip(("subject", "predicate", "object"), map(list, columns), strict=True)))
     pq.write_table(table, tmp_path / "parts" / "0.parquet")
     for name in ("headed.tsv", "parts"):  # what kgqa init reads, this reads
-        done = run.invoke(app, ["make-questions", name, "--num", "3", "--out", f"of-{name}"])
+        done = kgqa("make-questions", name, "--num", "3", "--out", f"of-{name}")
         assert done.exit_code == 0, done.stderr
-    run.invoke(app, ["init", "kb.tsv", "questions"], catch_exceptions=False)
+    kgqa("init", "kb.tsv", "questions", catch_exceptions=False)
     assert read_config(tmp_path / "my.yaml").evaluation.split == "dev"
     rows = [json.loads(line) for line in before.decode().splitlines()]
     path = write_jsonl(tmp_path / "mixed.jsonl", rows)
@@ -105,13 +102,13 @@ def test_lines_that_cannot_be_used_are_allowed_by_the_option_that_is_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kb.tsv").write_text("\n".join([*TRIPLES, "Person 1\tplays_for"]) + "\n", encoding="utf-8")
     arguments = ["make-questions", "kb.tsv", "--num", "3"]
-    refused = CliRunner().invoke(app, arguments)
+    refused = kgqa(*arguments)
     assert refused.exit_code == 3 and "allow more: --max-rejected 0.038" in " ".join(refused.stderr.split())
-    done = CliRunner().invoke(app, [*arguments, "--max-rejected", "0.038"])
+    done = kgqa(*arguments, "--max-rejected", "0.038")
     assert done.exit_code == 0, done.stderr
 
 
 @pytest.mark.parametrize(("option", "setting"), [("--names", "names"), ("--max-rejected", "max_reject_ratio")])
 def test_what_a_run_file_says_of_its_graph_is_not_said_again(tmp_path: Path, option: str, setting: str) -> None:
-    done = CliRunner().invoke(app, ["make-questions", "my.yaml", option, "0.1", "--out", str(tmp_path / "made")])
+    done = kgqa("make-questions", "my.yaml", option, "0.1", "--out", tmp_path / "made")
     assert done.exit_code == 2 and f"write dataset.graph.{setting} there" in " ".join(done.stderr.split())

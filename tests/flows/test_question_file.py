@@ -41,11 +41,6 @@ Lines = Callable[..., Path]
 
 
 @pytest.fixture
-def pipeline(tiny_config: RunConfig) -> Pipeline:
-    return Pipeline(tiny_config)
-
-
-@pytest.fixture
 def lines(pipeline: Pipeline, tmp_path: Path) -> Lines:
     """Write questions of the run, over and over, to a file; every fifth line is one that cannot be used."""
     graph = search_graph(pipeline).graph

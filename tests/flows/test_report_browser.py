@@ -6,10 +6,8 @@ import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from socket import create_connection
-from threading import Thread
 from typing import Any
 from unittest.mock import Mock
 from urllib.error import HTTPError
@@ -26,6 +24,7 @@ from kgqa_core.run.stages.systems import COMPARISON
 from kgqa_core.types import Step
 from tests.conftest import kgqa
 from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
+from tests.processes import answering
 
 __all__ = ["apart", "runs"]
 
@@ -128,21 +127,18 @@ def test_pages_that_follow_a_run_never_lie_where_a_report_is_to_be(
 
 def test_a_run_that_is_gone_is_told_in_any_script(tmp_path: Path) -> None:
     pages = Mock(versions=[], state=Mock(side_effect=InputError("the triples of 東京 are gone")))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path, pages=pages)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with answering(partial(LiveHandler, folder=tmp_path, pages=pages)) as address:
         with pytest.raises(HTTPError, match="500") as told:
-            urlopen(f"http://127.0.0.1:{server.server_address[1]}/")
+            urlopen(address)
         assert "東京" in told.value.read().decode()
-        server.shutdown()
 
 
 def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LiveHandler, "timeout", LiveHandler.timeout / 300)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path, pages=None)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        with create_connection(server.server_address[:2], timeout=20) as silent:
+    with answering(partial(LiveHandler, folder=tmp_path, pages=None)) as address:
+        port = int(address.rpartition(":")[2])
+        with create_connection(("127.0.0.1", port), timeout=20) as silent:
             assert silent.recv(1) == b""
-        server.shutdown()
 
 
 @pytest.mark.slow
@@ -163,11 +159,10 @@ def test_what_is_read_late_does_not_take_the_place_of_where_one_went_on(
     runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
 ) -> None:
     build(runs, tmp_path / "seen", title="two systems", beside=Beside(NOTHING))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(LiveHandler, folder=tmp_path / "seen", pages=None)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with answering(partial(LiveHandler, folder=tmp_path / "seen", pages=None)) as address:
         page, held = browser.new_page(), list[Any]()
         page.route("**/data/q0000.js", lambda route: held.append(route))
-        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/")
+        page.goto(f"{address}/#/")
         page.get_by_role("heading", name="Systems side by side").wait_for()
         with page.expect_request("**/data/q0000.js"):
             page.evaluate("location.hash = '#/q/q00'")
@@ -177,7 +172,6 @@ def test_what_is_read_late_does_not_take_the_place_of_where_one_went_on(
             held[0].continue_()
         page.wait_for_timeout(300)
         assert page.get_by_text("25 of 25").is_visible()
-        server.shutdown()
 
 
 @pytest.mark.slow
@@ -308,13 +302,11 @@ def test_pages_that_are_served_follow_the_run(
     monkeypatch.setattr(apart, "find", lambda key, *known: None if key in missing else find(key, *known))
     (tmp_path / "seen").mkdir()
     pages = LivePages(apart, tmp_path / "seen")
-    handler = partial(LiveHandler, folder=pages.folder, pages=pages)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with answering(partial(LiveHandler, folder=pages.folder, pages=pages)) as address:
         page, problems = browser.new_page(), list[str]()
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#/questions")
+        page.goto(f"{address}/#/questions")
         page.get_by_text(f"Still to be made: {keys[0]}").wait_for()
         missing -= {keys[1]}
         page.get_by_text("23 of 23").wait_for()  # one system has answered
@@ -347,5 +339,4 @@ def test_pages_that_are_served_follow_the_run(
         asked = Request(page.url.partition("#")[0], headers={"Host": "elsewhere.example"})  # as by DNS rebinding
         with pytest.raises(HTTPError, match="403"):
             urlopen(asked)
-        server.shutdown()
     assert problems == [] and len(list(pages.folder.iterdir())) == 2

@@ -32,12 +32,6 @@ R = TypeVar("R")
 KEYS = ["dataset", "graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
 
 
-@pytest.fixture
-def tiny(tiny_config: RunConfig) -> Pipeline:
-    """The built run of all tests; not to be changed."""
-    return Pipeline(tiny_config)
-
-
 def record_of(pipeline: Pipeline, key: str) -> Any:
     return read_record(pipeline.artifact(key).folder)
 
@@ -50,10 +44,10 @@ def json_of(pipeline: Pipeline, key: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize(("goal", "num"), [("questions", 3), (KEYS[4], 5), (KEYS[6], 7)])
-def test_what_a_goal_needs_is_made_first_and_what_is_there_is_skipped(tiny: Pipeline, goal: str, num: int) -> None:
-    outcomes = ensure(tiny, [goal])
+def test_what_a_goal_needs_is_made_first_and_what_is_there_is_skipped(pipeline: Pipeline, goal: str, num: int) -> None:
+    outcomes = ensure(pipeline, [goal])
     assert [(outcome.key, outcome.built) for outcome in outcomes] == [(key, False) for key in KEYS[:num]]
-    assert [outcome.artifact.folder for outcome in outcomes] == [tiny.artifact(key).folder for key in KEYS[:num]]
+    assert [outcome.artifact.folder for outcome in outcomes] == [pipeline.artifact(key).folder for key in KEYS[:num]]
 
 
 @pytest.mark.slow
@@ -129,8 +123,8 @@ def test_each_stage_is_shown_once_as_made_or_as_there_and_noted_as_soon_as_it_is
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_artifact_holds_the_record_of_its_making(tiny: Pipeline, key: str) -> None:
-    record, artifact = record_of(tiny, key), tiny.artifact(key)
+def test_every_artifact_holds_the_record_of_its_making(pipeline: Pipeline, key: str) -> None:
+    record, artifact = record_of(pipeline, key), pipeline.artifact(key)
     assert record.stage == artifact.recipe.stage
     assert record.fingerprint == artifact.fingerprint
     own = key.partition("-")[2] == "seed0"
@@ -140,39 +134,41 @@ def test_every_artifact_holds_the_record_of_its_making(tiny: Pipeline, key: str)
     assert record.started_ms <= record.ended_ms
 
 
-def test_records_have_the_counts_curves_and_figures_of_the_reports(tiny: Pipeline) -> None:
-    counts, graph = json_of(tiny, "graph", "graph.json"), record_of(tiny, "graph")
+def test_records_have_the_counts_curves_and_figures_of_the_reports(pipeline: Pipeline) -> None:
+    counts, graph = json_of(pipeline, "graph", "graph.json"), record_of(pipeline, "graph")
     assert [graph.metrics[name] - counts[name] for name in ("num_entities", "num_triples")] == [0, 0]
     assert graph.tables == {"rejects": "rejects.parquet"}
-    questions = pq.read_table(tiny.artifact("questions").folder / "questions.parquet").to_pylist()
-    recorded = record_of(tiny, "questions").metrics
+    questions = pq.read_table(pipeline.artifact("questions").folder / "questions.parquet").to_pylist()
+    recorded = record_of(pipeline, "questions").metrics
     assert recorded["num_questions"] == len(questions)
     for split in ("train", "dev", "test"):
         assert recorded[f"num_{split}"] == sum(question["split"] == split for question in questions)
-    rows = pq.read_metadata(tiny.artifact("encodings").folder / "encodings.parquet").num_rows
-    assert record_of(tiny, "encodings").metrics == {"num_texts": rows, "encoding_dim": 31}
-    assert {"train.loss", "train.learning_rate", "dev.hits1"} <= set(record_of(tiny, "explorer-seed0").curves)
-    learned, *controls = json_of(tiny, "evaluation-seed0", "scores.json")
-    scores = record_of(tiny, "evaluation-seed0")
+    rows = pq.read_metadata(pipeline.artifact("encodings").folder / "encodings.parquet").num_rows
+    assert record_of(pipeline, "encodings").metrics == {"num_texts": rows, "encoding_dim": 31}
+    assert {"train.loss", "train.learning_rate", "dev.hits1"} <= set(record_of(pipeline, "explorer-seed0").curves)
+    learned, *controls = json_of(pipeline, "evaluation-seed0", "scores.json")
+    scores = record_of(pipeline, "evaluation-seed0")
     assert learned["overall"].items() <= scores.metrics.items()
     assert scores.metrics["hits1.hop1"] == learned["by_hops"]["1"]["hits1"]
     assert scores.metrics["f1.answers2-4"] == learned["by_answers"]["2-4"]["f1"]
     assert scores.metrics["em.answers10-up"] == learned["by_answers"][">=10"]["em"]
     assert {"mean_top_tie", "hits1.low", "hits1.high", "f1.low", "em.high"} <= learned["overall"].keys()
     assert scores.tables == {"predictions": "predictions.parquet"}
-    assert controls == json_of(tiny, "controls", "scores.json")
-    assert record_of(tiny, "controls").metrics["template_control.hits1"] == controls[0]["overall"]["hits1"]
+    assert controls == json_of(pipeline, "controls", "scores.json")
+    assert record_of(pipeline, "controls").metrics["template_control.hits1"] == controls[0]["overall"]["hits1"]
 
 
 # The stages in use
 
 
-def test_a_trained_explorer_answers_and_a_small_graph_is_parsed_in_this_process(tiny: Pipeline, tmp_path: Path) -> None:
-    card = open_system(tiny).card
+def test_a_trained_explorer_answers_and_a_small_graph_is_parsed_in_this_process(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    card = open_system(pipeline).card
     assert (card.encoder, card.width, card.steps, card.edge_budget) == ("hash-v1-d31", 7, 2, 5)
     (tmp_path / "triples.tsv").write_text("a\tb\tc\n")
     for name in ("triples.tsv", "missing.tsv"):  # that one is reported where it is read
-        with chunk_mapper(tiny, [tmp_path / name]) as map_chunks:
+        with chunk_mapper(pipeline, [tmp_path / name]) as map_chunks:
             assert map_chunks is map
 
 
@@ -199,21 +195,21 @@ def test_the_compiled_walk_is_loaded_by_a_question_that_walks_before_time_is_tak
 # What a flow returns
 
 
-def test_the_summary_has_a_row_per_seed_their_mean_and_the_controls(tiny: Pipeline) -> None:
-    outcomes = ensure(tiny, tiny.specs)
-    summary = summarise(tiny, outcomes)
+def test_the_summary_has_a_row_per_seed_their_mean_and_the_controls(pipeline: Pipeline) -> None:
+    outcomes = ensure(pipeline, pipeline.specs)
+    summary = summarise(pipeline, outcomes)
     assert [row.role for row in summary.rows] == ["learned", "template control", "ceiling"]
     assert summary.built == []
     for name in ("explorer (seed 0)", "template control", "gold-chain ceiling"):
         assert name in summary.markdown
     twice = summarise(
-        tiny, [*outcomes, StageOutcome("evaluation-seed1", tiny.artifact("evaluation-seed0"), built=True)]
+        pipeline, [*outcomes, StageOutcome("evaluation-seed1", pipeline.artifact("evaluation-seed0"), built=True)]
     )
     assert [row.system for row in twice.rows][:3] == ["explorer (seed 0)"] * 2 + ["explorer (mean of 2 seeds)"]
     assert twice.rows[2].overall["hits1"] == pytest.approx(twice.rows[0].overall["hits1"])
     assert len(twice.rows) == 5
     assert twice.built == ["evaluation-seed1"]
-    data = summarise(tiny, outcomes[:3])
+    data = summarise(pipeline, outcomes[:3])
     assert (data.rows, data.markdown, data.name) == ((), "", "tiny")
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import errno
-import threading
 from contextlib import suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from kgqa_core.errors import KgqaError
 from tasks import keeper
 from tasks.keeper import PENDING_SECONDS, TRIES, Keeper
 from tasks.services import Services, command_of, read_services
+from tests.processes import answering
 
 GONE = 2**22 + 1  # above the largest id that a process may have
 
@@ -136,12 +136,10 @@ def test_a_server_with_a_password_is_asked_with_it_and_the_password_is_in_no_log
     kept = StandIn(tmp_path)
     if variable:
         monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ann:s/cret")
-    with HTTPServer(("127.0.0.1", 0), Api) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(Api) as address:
         user = "" if variable else "ann:s%2Fcret@"
-        kept.services = replace(kept.services, prefect=f"http://{user}127.0.0.1:{server.server_address[1]}/api")
+        kept.services = replace(kept.services, prefect=f"{address.replace('//', f'//{user}')}/api")
         assert Keeper._ask(kept, "flow_runs/filter", {}) == []
-        server.shutdown()
     assert Api.asked == [("/api/flow_runs/filter", f"Basic {base64.b64encode(b'ann:s/cret').decode()}")]
     for place in ("127.0.0.1/api", "127.0.0.1:9/api"):
         kept.services = replace(kept.services, prefect=f"http://ann:s3cret@{place}")

@@ -8,10 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ from tasks.services import (
     worker_name,
 )
 from tests.conftest import Start, kgqa
-from tests.processes import wait_for
+from tests.processes import answering, wait_for
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -312,17 +311,14 @@ def test_a_worker_that_prefect_does_not_hear_of_any_more_is_not_up(
     """A worker that was started just now has not told of itself yet; an earlier one of its name did long ago."""
     me = Started(os.getpid(), process_started(os.getpid()) or "")
     services = made(tmp_path, **{"worker-kgqa-cpu": me, "keeper": me})
-    with HTTPServer(("127.0.0.1", 0), Workers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(Workers) as address:
         workers = [{"name": "another", "status": "OFFLINE"}, {"name": "", "status": status}]
         workers[1]["name"] = worker_name(services, "kgqa-cpu") if status else "one more"
         Workers.found = json.dumps(workers).encode()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
         services = replace(services, own=(), prefect=f"{address}/api", mlflow=address)
         services.write()
         if noted is not None:
             os.utime(services_file(tmp_path), (noted, noted))
         print_services(services, fresh=False, as_json=False)
-        server.shutdown()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "worker-kgqa-cpu" in line]
     assert f" {shown} " in line
