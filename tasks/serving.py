@@ -158,13 +158,12 @@ def make_app(server: ChampionServer, hosts: Sequence[str] = ("*",)) -> FastAPI:
         reply = json.dumps({"predictions": now.answer(asked.inputs)})  # ASCII, as a question may be no UTF-8
         return Response(reply, headers={"X-Kgqa-Release": now.release.id}, media_type="application/json")
 
-    async def refuse(
-        asked: Any, problem: Exception
-    ) -> Response:  # without the input: it may be large, or no JSON (NaN)
+    async def refuse(asked: Any, problem: Exception) -> Response:
         told = problem.errors() if isinstance(problem, RequestValidationError) else ()
         if "json" not in asked.headers.get("content-type", ""):  # FastAPI then takes the body for a text
             missing = "the body is read as JSON only with the header Content-Type: application/json"
             told = [{"type": "missing", "loc": ("header", "content-type"), "msg": missing}]
+        # Without the input: it may be large, or no JSON (NaN).
         return JSONResponse({"detail": [{key: one[key] for key in ("type", "loc", "msg")} for one in told]}, 422)
 
     app = FastAPI(title="kgqa", docs_url=None, redoc_url=None)  # its pages would load scripts from elsewhere
