@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,3 +136,23 @@ def test_batches_are_no_smaller_for_ever_because_one_found_the_memory_full() -> 
         batcher.map(range(8), [10] * 8, nothing_fits)
     assert batcher.map(range(8), [10] * 8, lambda rows: sizes.append(len(rows)) or rows) == list(range(8))
     assert sizes == [8]
+
+
+FAULTS = """
+import resource, sys
+from pathlib import Path
+import torch
+from kgqa_core.lm.local import open_local
+open_local(Path(sys.argv[1]))
+torch.ones(2**24)  # 64 MB
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_memory_of_freed_tensors_is_not_fetched_from_the_kernel_anew(gpt2: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FAULTS, gpt2], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 2**14  # pages of one of the ten tensors
