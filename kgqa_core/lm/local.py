@@ -116,8 +116,8 @@ class LocalModel:
 def keep_freed_memory() -> None:
     """Let glibc keep what is freed for the tensors that come next, up to 2 GiB; other C libraries do as they do.
 
-    By its defaults large blocks go back to the kernel, which clears them when they are asked for again: a seventh of
-    the CPU time of answering, and a third in Dask's workers, which are told to keep still less.
+    By its defaults large blocks go back to the kernel, which clears them when they are asked for again. That took a
+    seventh of the CPU time of weighing options, and a third with the settings that Dask gives its workers.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -240,7 +240,6 @@ def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
     """
     from accelerate import PartialState
 
-    keep_freed_memory()
     torch.manual_seed(job.seed)
     section, base_sha256, start_sha256 = job.section, folders.hash_model(job.base, hash_file), ""
     if job.adapter is not None:
