@@ -129,12 +129,12 @@ def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None
     steps = [f"All tables:  {summary.report}"] if summary.report else []
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
-    who = [""] if summary.results else []  # the explorer, if there is one
+    able = [""] if summary.results else []  # the explorer, if there is one
     if summary.comparison and not summary.rows:  # an oracle knows nothing of a new question
         systems = [row["about"] for row in summary.comparison["rows"]]
-        able = [about["system"] for about in systems if about.get("answered_by", "") in ("", "lm")]
-        who = [f" --system {shlex.quote(system)}" for system in able]
-    steps += [f'Ask it:      kgqa ask {conf}{asked} "QUESTION"' for asked in who[:1]]
+        answering = [about["system"] for about in systems if about.get("answered_by", "") in ("", "lm")]
+        able = [f" --system {shlex.quote(system)}" for system in answering]
+    steps += [f'Ask it:      kgqa ask {conf}{able[0]} "QUESTION"'] if able else []
     look = [f"Look at it:  kgqa view {conf}"] if summary.comparison else []
     for line in [*[*steps, f"Stages:      kgqa status {conf}"][: 4 - len(look)], *look]:
         say(line)

@@ -74,14 +74,14 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
             problem = raised if isinstance(raised, KgqaError) else _as_ours(raised)
             message, code = str(problem), problem.exit_code
             del problem
-            conf, settings = kwargs.get("conf"), kwargs.get("settings")
-            if conf and not str(conf).startswith("models:/"):  # advice is then a line that can be pasted
-                told = as_given(str(conf), settings if isinstance(settings, list) else None)
-                message = re.sub(r"\bCONF\b", lambda _: told, message)
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
             raise typer.Exit(INTERRUPTED) from None
         # Outside, where the error is gone and holds no arrays of its frames: what is imported here needs memory.
+        conf, settings = kwargs.get("conf"), kwargs.get("settings")
+        if conf and not str(conf).startswith("models:/"):  # advice is then a line that can be pasted
+            told = as_given(str(conf), settings if isinstance(settings, list) else None)
+            message = re.sub(r"\bCONF\b", lambda _: told, message)
         _tell("error", message)
         raise typer.Exit(code)
 

@@ -19,16 +19,21 @@ explorer: {steps: 2, edge_budget: 10, epochs: 1, seeds: [0]}
 """
 
 
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    conf = tmp_path / "towns of mine.yaml"
+    conf.write_text(CONFIG, encoding="utf-8")
+    return conf
+
+
 def status(conf: Path) -> Result:
     return kgqa("status", str(conf))
 
 
 def test_a_misspelt_variable_of_the_environment_is_told_once_and_others_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conf = tmp_path / "towns.yaml"
-    conf.write_text(CONFIG, encoding="utf-8")
-    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
     for name in ("KGQA_DAAT", "KGQA_KEY", "KGQA_SERVICES", "KGQA_POLL_SECONDS", "KGQA_SERVE_PORT"):
         monkeypatch.setenv(name, "7")
     said = "nothing reads the environment variable KGQA_DAAT; did you mean KGQA_DATA?"
@@ -45,12 +50,7 @@ def test_every_variable_that_the_tree_reads_is_known() -> None:
     assert read - {"SERVICES"} == set(cli_session.VARIABLES)
 
 
-def test_advice_names_the_run_and_its_settings_as_they_were_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conf = tmp_path / "towns of mine.yaml"
-    conf.write_text(CONFIG, encoding="utf-8")
-    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+def test_advice_names_the_run_and_its_settings_as_they_were_given(conf: Path) -> None:
     said = kgqa("sql", str(conf), "from facts", "--set", "explorer.epochs=2").stderr
     assert f"kgqa build '{conf}' --set=explorer.epochs=2;" in " ".join(said.split())
     said = kgqa("ask", str(conf), "where does the Aare rise?").stderr
