@@ -144,7 +144,7 @@ from pathlib import Path
 import torch
 from kgqa_core.lm.local import open_local
 open_local(Path(sys.argv[1]))
-torch.ones(2**24)  # 64 MB
+torch.ones(2**24)  # 64 MiB
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
     torch.ones(2**24)
@@ -155,4 +155,5 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
 def test_memory_of_freed_tensors_is_not_fetched_from_the_kernel_anew(gpt2: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS, gpt2], check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 2**14  # pages of one of the ten tensors
+    # All ten have 10 * 2**14 pages. One or two may be new, where something small took a part of the hole left behind.
+    assert int(done.stdout) < 5 * 2**14
