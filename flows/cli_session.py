@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143  # exit codes of Ctrl-C and of SIGTERM
 PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
 REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
@@ -74,9 +74,11 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
             problem = raised if isinstance(raised, KgqaError) else _as_ours(raised)
             message, code = str(problem), problem.exit_code
             del problem
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as ended:
+            if isinstance(ended, SystemExit) and ended.code != TERMINATED:
+                raise
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(TERMINATED if isinstance(ended, SystemExit) else INTERRUPTED) from None
         # Outside, where the error is gone and holds no arrays of its frames: what is imported here needs memory.
         conf, settings = kwargs.get("conf"), kwargs.get("settings")
         if conf and not str(conf).startswith("models:/"):  # advice is then a line that can be pasted

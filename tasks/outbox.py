@@ -97,7 +97,7 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
             yield held
         except BaseException as problem:
             status = "FAILED" if isinstance(problem, Exception) else "KILLED"
-            said = f"{type(problem).__name__}: {problem}"
+            said = f"{type(problem).__name__}: {problem}" if str(problem) else f"ended by {type(problem).__name__}"
             said = said.encode(errors="backslashreplace").decode()  # a file's name in Latin-1 holds half a character
             error = mask(said)[:ERROR_CHARACTERS]
             raise

@@ -77,6 +77,9 @@ def _import_numba() -> Any:
     import numba
 
     numba.core.config._config_fname = os.devnull  # it would look again whenever it compiles
+    # Numba runs this function, in Python, for each array that a kernel returns. So a signal that came meanwhile is
+    # handled inside, and Ctrl-C became a SystemError. A cache in C lets it be handled after the kernel.
+    numba.core.serialize._numba_unpickle = cache(numba.core.serialize._numba_unpickle)
     return numba
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.explorer import explore, kernels
 from kgqa_core.explorer.explore import message_codes
+from kgqa_core.graph.csr import Floats, compiled
 from kgqa_core.graph.kg import KnowledgeGraph
 from tests.explorer.plain_walk import owned_by, select_groups
 from tests.explorer.worlds import World, make_graph, make_model, make_question, star, unit_vectors, worlds
@@ -214,3 +216,26 @@ def test_an_exploration_does_not_depend_on_the_hash(world: World) -> None:
         narrow = world.explore(model)
     assert wide.node_class.tolist() == narrow.node_class.tolist()
     assert wide.class_score.tolist() == narrow.class_score.tolist()
+
+
+def spin(rounds: int) -> tuple[Floats, Floats]:
+    value = np.zeros(1)
+    for number in range(rounds):
+        value[0] = 0.5 * value[0] + number
+    return value, value
+
+
+def test_a_signal_that_comes_while_a_kernel_runs_raises_what_its_handler_raises(interrupted: None) -> None:
+    spin_fast = compiled(spin)
+    spin_fast(1)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    with pytest.raises(KeyboardInterrupt):
+        spin_fast(10**8)
+
+
+@pytest.fixture
+def interrupted() -> Iterator[None]:
+    """Let SIGALRM be what Ctrl-C is."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGALRM, before)

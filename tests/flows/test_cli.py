@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import logging.config
+import signal
 import subprocess
 import sys
 import weakref
@@ -103,7 +104,7 @@ def test_the_version_is_that_of_the_package():
 
 EXIT_CODES = {KgqaError: 1, ConfigError: 2, InputError: 3, LinkError: 4, ArtifactError: 5, DriftError: 6}
 # An error that is not ours keeps its traceback; a broken pipe names no file, and is the business of whoever reads.
-EXIT_CODES |= {KeyboardInterrupt: 130, ZeroDivisionError: None, BrokenPipeError: None}
+EXIT_CODES |= {KeyboardInterrupt: 130, ZeroDivisionError: None, BrokenPipeError: None, SystemExit: None}
 
 
 @pytest.mark.parametrize("problem", EXIT_CODES)
@@ -118,6 +119,17 @@ def test_each_kind_of_error_has_its_exit_code(problem, capsys):
     shown = capsys.readouterr()
     assert not code or ended.value.exit_code == code
     assert shown.out + shown.err == "error: the harbour is closed\n" or code in (130, None)
+
+
+def test_a_command_that_sigterm_ends_says_what_is_kept(capsys):
+    @with_exit_code
+    def command() -> None:
+        sys.exit(128 + signal.SIGTERM)  # as the context of a run's Prefect server has it
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 143
+    assert capsys.readouterr().err.startswith("stopped: finished stages are kept")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> No
     ends = [(note.run.status, note.run.error) for note in waiting(home)]
     failed, killed, finished = ends
     assert failed == ("FAILED", "ValueError: no postgresql://ann:***@db/x")
-    assert (killed[0], finished) == ("KILLED", ("FINISHED", ""))
+    assert (killed, finished) == (("KILLED", "ended by KeyboardInterrupt"), ("FINISHED", ""))
     (home / "outbox" / "0000000000001-x.json").write_text("{")
     assert len(waiting(home)) == 3
     assert (home / "outbox" / "0000000000001-x.unreadable").exists()
