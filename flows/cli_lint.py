@@ -47,7 +47,7 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
 
         run_missing(pipeline, "graph", "questions")
         if pipeline.use_accepted():
-            say("The last build was not accepted: this is the accepted one.", err=True)
+            say("The last build is not the accepted one: this is the accepted one.", err=True)
         report = read_lint(pipeline)
     print_json(report) if as_json else print_lint(report)
 

@@ -105,7 +105,7 @@ def artifacts_of(pipeline: Pipeline, *, refused: bool = False) -> dict[str, Arti
     from kgqa_core.errors import ArtifactError
 
     if not refused and pipeline.use_accepted():
-        say("The last build was not accepted: this is the accepted one (--refused: the other).", err=True)
+        say("The last build is not the accepted one: this is the accepted one (--refused: the other).", err=True)
     artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
     if not artifacts:
         raise ArtifactError(

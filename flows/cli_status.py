@@ -59,7 +59,7 @@ def status(
         print_status(stages, pipeline.home, runs)
         for key, artifact in accepted.items():
             taken, again = "/".join(artifact.folder.parts[-2:]), as_given(conf, settings)
-            say(f"{key} was not accepted; accepted is {taken} (kgqa build {again} --accept)")
+            say(f"{key} is not the accepted one: that is {taken} (kgqa build {again} --accept)")
         if lost:
             say(lost)
 

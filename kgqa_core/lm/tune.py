@@ -169,6 +169,7 @@ def tune_in_processes(
         file.write_text(shared.model_dump_json(), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command, own = [*torchrun, "-m", "kgqa_core.lm.tune", str(file)], {"OMP_NUM_THREADS": str(job.threads)}
+        own |= {"TMPDIR": scratch}  # processes that are killed, and torchrun always, leave folders behind
         own |= {"CUDA_VISIBLE_DEVICES": ""} if job.device == "cpu" else {}  # else shards would be put on a GPU
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": log, "env": {**os.environ, **own}, "text": True}
         with subprocess.Popen(command, **pipes) as started:

@@ -53,7 +53,7 @@ def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Pa
     assert listed(towns)[-1] == ("rolled back", 7, True)
     assert triples_of(towns) == 7
     assert json.loads(kgqa("lint", str(towns), "--json").stdout)["graph"]["num_triples"] == 7
-    assert "graph was not accepted" in kgqa("status", str(towns)).stdout
+    assert "graph is not the accepted one" in kgqa("status", str(towns)).stdout
     unknown = kgqa("builds", "rollback", str(towns), "--to", "zzz")
     assert unknown.exit_code == 2 and "none of them begin with 'zzz'" in unknown.stderr
     assert hashes(towns) == before

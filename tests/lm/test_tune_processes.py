@@ -76,7 +76,14 @@ def test_what_cannot_be_sharded_is_refused(
 
 
 @pytest.mark.slow
-def test_errors_of_processes_are_errors_here(llama: Path, instructions: Path, tmp_path: Path) -> None:
+def test_errors_of_processes_are_errors_here_and_they_leave_no_folder_behind(
+    llama: Path, instructions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr("tempfile.tempdir", None)  # so that it is read
     with pytest.raises(ConfigError, match="batch_size 7 must be a multiple of the number of processes"):
         told(make_job(llama, instructions, tmp_path, batch_size=7), processes=2)
     assert not (tmp_path / "adapter").exists()
+    assert list(scratch.iterdir()) == []

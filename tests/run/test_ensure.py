@@ -312,9 +312,9 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
     for more, count in (((), 7), (("--refused",), 3)):  # readers get what was accepted
         told = kgqa(*asked, *more)
         assert json.loads(told.stdout)["rows"] == [[count]]
-        assert ("The last build was not accepted" in told.stderr) == (not more)
+        assert ("The last build is not the accepted one" in told.stderr) == (not more)
     status = kgqa("status", str(towns)).stdout
-    assert "graph was not accepted; accepted is graph/" in status and f"(kgqa build {towns} --accept)" in status
+    assert "graph is not the accepted one: that is graph/" in status and f"(kgqa build {towns} --accept)" in status
     linted = json.loads(kgqa("lint", str(towns), "--json").stdout)
     assert linted["graph"]["num_triples"] == 7
     accepted = kgqa_build("--accept")
