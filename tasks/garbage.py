@@ -12,6 +12,7 @@ import json
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Garbage:
 
     path: Path
     kind: str  # "artifact explorer", "release", "lock file", ...
-    bytes: int  # that the disk gets back; a file that a release links stays
+    bytes: int  # that the disk gets back: a file with several names counts with the last of them, if all go
 
 
 def note_run(home: Path, name: str, outcomes: Sequence[StageOutcome]) -> None:
@@ -102,7 +103,8 @@ def find_garbage(home: Path, *, last: int, days: float, run: str | None = None) 
     found += [(f, "release") for f in releases if f not in kept and run in (None, releases[f].get("run"))]
     if run is None:
         found += [*_unused_inputs(home, [artifacts[name].folder for name in needed]), *_leftovers(home)]
-    return [Garbage(path, kind, _size(path)) for path, kind in found if _age_of(path) <= before]
+    names = Counter[tuple[int, int]]()
+    return [Garbage(path, kind, _size(path, names)) for path, kind in found if _age_of(path) <= before]
 
 
 def collect(home: Path, found: Iterable[Garbage]) -> int:
@@ -273,12 +275,15 @@ def _age_of(path: Path) -> float:
         return float("inf")
 
 
-def _size(path: Path) -> int:
+def _size(path: Path, names: Counter[tuple[int, int]]) -> int:
+    """Return the bytes of the files whose last name goes with ``path``; ``names`` counts those that are gone."""
     num_bytes = 0
     for file in (path, *path.rglob("*")):
         with suppress(OSError):  # it went meanwhile
             status = file.stat()
-            num_bytes += status.st_size if file.is_file() and status.st_nlink == 1 else 0
+            inode = status.st_dev, status.st_ino
+            names[inode] += 1
+            num_bytes += status.st_size if file.is_file() and names[inode] == status.st_nlink else 0
     return num_bytes
 
 

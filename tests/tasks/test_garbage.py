@@ -19,7 +19,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks import outbox
 from tasks.garbage import collect, find_garbage, note_run, pin, read_pins
 from tasks.mlflow_store import ensure_store
-from tasks.release import Releases
+from tasks.release import Releases, link_folder
 from tasks.run_content import FlowRun
 from tests.conftest import kgqa
 from tests.processes import visible_files
@@ -177,6 +177,25 @@ def test_a_release_that_is_promoted_after_it_was_found_stays(tmp_path: Path) -> 
     Releases(tmp_path, "kgqa-x").move("promoted", "aaaa", "by hand, while the rest is deleted")
     assert collect(tmp_path, found) == 0
     assert (tmp_path / "releases" / "kgqa-x" / "aaaa" / "release.json").is_file()
+
+
+def test_a_file_counts_once_where_all_its_names_go_and_not_where_a_release_keeps_one(tmp_path: Path) -> None:
+    artifact = make(tmp_path, "graph", 1_234_567)
+    for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02")):
+        release(tmp_path, name, made)
+        link_folder(artifact.folder, tmp_path / "releases" / "kgqa-x" / name / "artifacts")
+    size = sum(file.stat().st_size for file in artifact.folder.iterdir())
+    own = (tmp_path / "releases" / "kgqa-x" / "aaaa" / "release.json").stat().st_size
+
+    def told(last: int) -> dict[str, int]:
+        found = find_garbage(tmp_path, last=last, days=0)
+        return {one.kind: one.bytes for one in found if one.kind != "lock file"}
+
+    assert told(2) == {"artifact graph": 0}
+    assert told(1) == {"artifact graph": 0, "release": own}
+    shutil.rmtree(tmp_path / "releases" / "kgqa-x" / "bbbb")
+    release(tmp_path, "cccc", "2026-01-03")
+    assert told(1) == {"artifact graph": 0, "release": size + own}
 
 
 def test_a_full_disk_loses_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
