@@ -36,6 +36,12 @@ NEAR = 5  # names in an error
 RUNS_NOTED = 50  # of each configuration
 JOURNAL_DAYS = 30.0  # that what a killed stage finished waits for the next run
 PARTIAL_DAYS = 1 / 24  # older than any write takes
+SCRATCH = {  # of commands and runs that were killed; a name with more before it is half-deleted
+    "reports/seen/*": "pages that were viewed",
+    "run/spent/*": "what a run had spent",
+    "run/*sql-*": "what a query spilled",
+    ".*export-*": "half-made export",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +259,10 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
         for partial in (home / folder).rglob(".*.partial"):
             if _age_of(partial) < time.time() - PARTIAL_DAYS * 86400:
                 yield partial, "half-written file"
-    for pages in (home / "reports" / "seen").glob("*"):  # of a kgqa view
-        if _age_of(pages) < time.time() - PARTIAL_DAYS * 86400:
-            yield pages, "pages that were viewed"
-    for spent in (home / "run" / "spent").glob("*"):  # of a retraining that was killed
-        if _age_of(spent) < time.time() - PARTIAL_DAYS * 86400:
-            yield spent, "what a run had spent"
+    for pattern, kind in SCRATCH.items():
+        for left in home.glob(pattern):
+            if _age_of(left) < time.time() - PARTIAL_DAYS * 86400:
+                yield left, kind
     for lock in (*(home / "outbox").glob("*.lock"), *flow_lock(home, "*").parent.glob("*.lock")):
         if not lock.with_suffix(".json").exists() and is_free(lock):
             yield lock, "lock file"

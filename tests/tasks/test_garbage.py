@@ -126,6 +126,19 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "outbox").iterdir()] == ["1-old.unreadable"]  # somebody may mend it
 
 
+def test_what_killed_queries_and_exports_left_goes_after_an_hour(tmp_path: Path) -> None:
+    left = {tmp_path / "run" / "sql-1234": "spill.tmp", tmp_path / ".export-5678": "triples.parquet"}
+    for folder, name in left.items():
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(bytes(7))
+    assert find_garbage(tmp_path, last=1, days=0) == []
+    for folder in left:
+        os.utime(folder, (time.time() - 7200,) * 2)
+    found = find_garbage(tmp_path, last=1, days=0)
+    assert {one.path for one in found} == {*left} and collect(tmp_path, found) == 14
+    assert not any(folder.exists() for folder in left)
+
+
 def make(home: Path, stage: str, number: int, **inputs: str) -> Artifact:
     """Return an artifact of one file."""
     recipe = Recipe(stage, 1, {"n": number}, inputs)
