@@ -306,7 +306,7 @@ def test_the_command_shows_and_deletes_only_when_told(own_home: Path) -> None:
     shown = json.loads(kgqa("gc", "--all", "--days", "0", "--json").stdout)
     assert made.folder.exists() and not shown["deleted"]
     assert str(made.folder) in {one["path"] for one in shown["garbage"]}
-    assert kgqa("gc", "--pin", made.fingerprint).exit_code == 0
+    assert json.loads(kgqa("gc", "--pin", made.fingerprint, "--json").stdout)["pinned"] == [made.fingerprint]
     for pinned in (True, False):
         done = kgqa("gc", "--all", "--days", "0", "--delete")
         assert done.exit_code == 0
