@@ -307,8 +307,9 @@ def test_a_configuration_of_which_some_systems_answered_names_them(
         Pipeline, "find", lambda _, key: SimpleNamespace(folder=tmp_path) if "explorer" in key else None
     )
     with pytest.raises(ArtifactError) as refused:
-        find_predictions(str(several))
+        find_predictions(str(several), ["explorer.width=9"])
     assert "direct-oracle, direct-random have not answered" in str(refused.value)
+    assert f"kgqa evaluate {several} --set=explorer.width=9 asks them" in str(refused.value)
     assert f"name those that have: {several}@explorer" in str(refused.value)
 
 
