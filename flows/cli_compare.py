@@ -13,7 +13,7 @@ import typer
 
 from flows.cli_output import PERCENT, num_questions, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
-from flows.cli_session import Json, Settings, open_run, working
+from flows.cli_session import Json, Settings, as_given, open_run, working
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
@@ -294,8 +294,8 @@ def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> 
         rows, lost = ({name.rpartition("-seed")[0]: None for name in own} for own in (chosen, missing))
         if lost and (done := [f"{conf}@{row}" for row in rows if row not in lost]):
             raise ArtifactError(  # kgqa evaluate --systems leaves nothing in the run file
-                f"of the systems of {conf}, {', '.join(lost)} have not answered. kgqa evaluate {conf} asks them; or "
-                f"name those that have: {' '.join(done)}"
+                f"of the systems of {conf}, {', '.join(lost)} have not answered. "
+                f"kgqa evaluate {as_given(conf, settings)} asks them; or name those that have: {' '.join(done)}"
             )
         return [(f"{conf}@{name}", pipeline.artifact(f"system-{name}").folder / PREDICTIONS) for name in chosen]
     if part in (CHAMPION, CHALLENGER) or (part and part.startswith(RELEASE)):

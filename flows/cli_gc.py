@@ -53,7 +53,11 @@ def gc(
     elif (conf is None) != everything:
         raise typer.BadParameter("give a run configuration, or --all")
     if pin is not None and conf is None and not everything:
-        typer.echo(f"pinned, in {home / garbage.PINS}: {', '.join(garbage.read_pins(home))}")
+        pins = garbage.read_pins(home)
+        if as_json:
+            print_json({"home": str(home), "pinned": pins})
+        else:
+            typer.echo(f"pinned, in {home / garbage.PINS}: {', '.join(pins)}")
         return
     with working("looking"):
         found = garbage.find_garbage(home, last=last, days=days, run=config.name if config else None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import functools
 import io
+import json
 import logging
 import os
 import re
@@ -38,6 +40,7 @@ REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard e
 # SERVICES: we set that one for our own processes. SERVICE_, PORT: Kubernetes sets them where a service is called kgqa.
 VARIABLE = re.compile(r"KGQA_(?!SERVICES$|SERVICE_|PORT)(.+)")
 VARIABLES = ("DATA", "HOME", "HOST", "LOGS", "MLFLOW_PORT", "POLL_SECONDS", "PREFECT_PORT", "SERVE_PORT", "WEBHOOK")
+WRITTEN_OUT = "kgqa.written_out"  # how streams treat what their encoding lacks
 MANY = 1000  # parts from which on a rate is shown, too
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
@@ -224,11 +227,20 @@ def pace(done: int, total: int, seconds: float) -> str:
     return f"{rate}{left}"
 
 
+def _written_out(problem: UnicodeError) -> tuple[str, int]:
+    """Return what a terminal cannot show as JSON spells it: what is printed may be JSON."""
+    assert isinstance(problem, UnicodeEncodeError)
+    return json.dumps(problem.object[problem.start : problem.end])[1:-1], problem.end
+
+
+codecs.register_error(WRITTEN_OUT, _written_out)
+
+
 def prepare_environment() -> None:
     """Set what this process and its children go by, unless the user has."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may hold what this terminal cannot show
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=WRITTEN_OUT)
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # no module from the current folder
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Prefect logs every failure as a traceback; ours end in a message, others in Python's own traceback.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -331,8 +332,9 @@ def sweep(path: Path, overrides: list[str]) -> SweepSummary:
 
 
 def run_point(point: SweepPoint) -> tuple[StageOutcome, ...]:
-    """Run one point as an ordinary run; an error of ours says which point it was."""
+    """Run one point as an ordinary run; an error of ours says which point it was, and advises for that one."""
     try:
         return retrain(point.config).outcomes
     except KgqaError as problem:
-        raise type(problem)(f"run {point.label!r} of the sweep: {problem}") from problem
+        said = re.sub(r"\bCONF\b", lambda _: point.given, str(problem))
+        raise type(problem)(f"run {point.label!r} of the sweep: {said}") from problem

@@ -112,7 +112,7 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
     errors = calibration_error(told, right), calibration_error(fitted.probability(told), right)
     points = np.unique(np.linspace(0, len(own.thresholds) - 1, NUM_POINTS).astype(np.int64))
     return {
-        "num_questions": len(told),
+        "num_questions": len(test[0].asked),  # each of all seeds
         "wanted_risk": risk,
         "threshold": threshold,
         "dev": {"coverage": there[0], "risk": there[1], "least_risk": float(curve.risk.min())},

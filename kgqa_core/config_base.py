@@ -73,8 +73,8 @@ def name_in(table: Collection[str]) -> Callable[[str], str]:
 
 _is_number_or_all = _must(lambda k: k == "all" or (type(k) is int and k > 0), "a number of edges, 1 or more, or: all")
 _is_name = _must(
-    lambda name: re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name) and len(os.fsencode(name)) <= 200,
-    "1 to 100 characters, of 200 bytes at most, no slash among them and no dot first: files are named by it",
+    lambda name: re.fullmatch(r"(?!\.)[^/\\\x00-\x1f\ud800-\udfff]{1,100}", name) and len(os.fsencode(name)) <= 200,
+    "1 to 100 characters of UTF-8, of 200 bytes at most, no slash among them and no dot first: files are named by it",
 )
 _is_size = _must(  # less is no limit at all to Dask
     lambda size: re.fullmatch(SIZE, size) and 10**6 <= size_in_bytes(size) <= MAX_SEED,

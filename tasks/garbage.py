@@ -12,6 +12,7 @@ import json
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ NEAR = 5  # names in an error
 RUNS_NOTED = 50  # of each configuration
 JOURNAL_DAYS = 30.0  # that what a killed stage finished waits for the next run
 PARTIAL_DAYS = 1 / 24  # older than any write takes
+SCRATCH = {  # of commands and runs that were killed; a name with more before it is half-deleted
+    "reports/seen/*": "pages that were viewed",
+    "run/spent/*": "what a run had spent",
+    "run/*sql-*": "what a query spilled",
+    ".*export-*": "half-made export",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Garbage:
 
     path: Path
     kind: str  # "artifact explorer", "release", "lock file", ...
-    bytes: int  # that the disk gets back; a file that a release links stays
+    bytes: int  # that the disk gets back: a file with several names counts with the last of them, if all go
 
 
 def note_run(home: Path, name: str, outcomes: Sequence[StageOutcome]) -> None:
@@ -102,7 +109,8 @@ def find_garbage(home: Path, *, last: int, days: float, run: str | None = None) 
     found += [(f, "release") for f in releases if f not in kept and run in (None, releases[f].get("run"))]
     if run is None:
         found += [*_unused_inputs(home, [artifacts[name].folder for name in needed]), *_leftovers(home)]
-    return [Garbage(path, kind, _size(path)) for path, kind in found if _age_of(path) <= before]
+    names = Counter[tuple[int, int]]()
+    return [Garbage(path, kind, _size(path, names)) for path, kind in found if _age_of(path) <= before]
 
 
 def collect(home: Path, found: Iterable[Garbage]) -> int:
@@ -251,12 +259,10 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
         for partial in (home / folder).rglob(".*.partial"):
             if _age_of(partial) < time.time() - PARTIAL_DAYS * 86400:
                 yield partial, "half-written file"
-    for pages in (home / "reports" / "seen").glob("*"):  # of a kgqa view
-        if _age_of(pages) < time.time() - PARTIAL_DAYS * 86400:
-            yield pages, "pages that were viewed"
-    for spent in (home / "run" / "spent").glob("*"):  # of a retraining that was killed
-        if _age_of(spent) < time.time() - PARTIAL_DAYS * 86400:
-            yield spent, "what a run had spent"
+    for pattern, kind in SCRATCH.items():
+        for left in home.glob(pattern):
+            if _age_of(left) < time.time() - PARTIAL_DAYS * 86400:
+                yield left, kind
     for lock in (*(home / "outbox").glob("*.lock"), *flow_lock(home, "*").parent.glob("*.lock")):
         if not lock.with_suffix(".json").exists() and is_free(lock):
             yield lock, "lock file"
@@ -273,12 +279,15 @@ def _age_of(path: Path) -> float:
         return float("inf")
 
 
-def _size(path: Path) -> int:
+def _size(path: Path, names: Counter[tuple[int, int]]) -> int:
+    """Return the bytes of the files whose last name goes with ``path``; ``names`` counts those that are gone."""
     num_bytes = 0
     for file in (path, *path.rglob("*")):
         with suppress(OSError):  # it went meanwhile
             status = file.stat()
-            num_bytes += status.st_size if file.is_file() and status.st_nlink == 1 else 0
+            inode = status.st_dev, status.st_ino
+            names[inode] += 1
+            num_bytes += status.st_size if file.is_file() and names[inode] == status.st_nlink else 0
     return num_bytes
 
 

@@ -129,7 +129,7 @@ def read_ended(home: Path) -> list[dict[str, Any]]:
     found = []
     for path in ((home / ENDED).with_suffix(".jsonl.1"), home / ENDED):
         with contextlib.suppress(OSError):
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 with contextlib.suppress(ValueError):  # empty, or cut short by a kill
                     found.append(json.loads(line))
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ SIDE_BY_SIDE = (*HEADLINES, "em", "coverage", "supported_answers",
 """Figures of a system that its own run has as metrics, by which runs are sorted and put side by side. MLflow draws a
 chart with one bar for each metric, and a system has dozens of figures: all of them stand in a table, ``FIGURES``."""
 FIGURES = "figures"
+NO_NAME = re.compile(r"[^\w\-. /]")  # what no name in MLflow holds: a dump's stage is called by its file
 NOTE = "mlflow.note.content"  # what MLflow's UI shows as the description of a run, Markdown
 
 
@@ -139,14 +141,15 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
     for stage in stages:
         key, record = stage.outcome.key, stage.record
         state, seconds = "built" if stage.outcome.built else "skipped", (record.ended_ms - record.started_ms) / 1000
-        content.tags |= {f"stage.{key}": state, f"fingerprint.{key}": stage.fingerprint}
+        named = NO_NAME.sub("_", key)
+        content.tags |= {f"stage.{named}": state, f"fingerprint.{named}": stage.fingerprint}
         row = {"stage": key, "state": state, "seconds": seconds, "fingerprint": stage.fingerprint}
         content.rows.setdefault("stages", []).append(row)
         figures = [{"stage": key, "figure": name, "value": value} for name, value in record.metrics.items()]
         content.rows.setdefault("stage_figures", []).extend(figures)
         if record.system is None:
-            content.curves |= {f"{key}.{name}": points for name, points in record.curves.items()}
-            content.params |= {f"{key}.{name}": value for name, value in record.params.items()}
+            content.curves |= {f"{named}.{name}": points for name, points in record.curves.items()}
+            content.params |= {f"{named}.{name}": value for name, value in record.params.items()}
         if record.stage in REPORTS:
             report = stage.outcome.artifact.folder / REPORTS[record.stage]
             content.texts[report.name] = report.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -133,6 +134,7 @@ class SweepPoint:
     label: str  # "metaqa-3hop, train_size=100"
     place: Place
     config: RunConfig
+    given: str  # configuration and settings, as a command line has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +208,11 @@ def _points(path: Path, file: SweepFile, given: Sequence[Setting]) -> Iterator[S
         here = f"{sweeps}, run {label!r}"
         own = settings({**(point.set if point else {}), **varied}, here)
         named = Setting("name", _run_name(f"{path.stem} {label or base.stem}"), here)
-        base = Path(os.path.normpath(base))
-        config = configure(base, [*fixed, *own, named], source=f"{base}, with what {here} sets,")
-        yield SweepPoint(label or base.stem, place, config)
+        base, every = Path(os.path.normpath(base)), [*fixed, *own, named]
+        config = configure(base, every, source=f"{base}, with what {here} sets,")
+        values = [json.dumps(one.value, ensure_ascii=False, default=str) for one in every]
+        told = [f"--set={one.key}={value}" for one, value in zip(every, values, strict=True)]
+        yield SweepPoint(label or base.stem, place, config, shlex.join([str(base), *told]))
 
 
 def _run_name(text: str) -> str:

@@ -194,6 +194,7 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "name=../../etc/passwd", r"name = '../../etc/passwd': .*no slash"),
         (EMBEDDED, "name=.hidden", r"name = '.hidden': .*no dot first"),
         (EMBEDDED, "dataset.name=''", r"dataset.name = '': .*1 to 100 characters"),
+        (EMBEDDED, r'name="caf\udce9"', r"name = 'caf\\udce9': .*1 to 100 characters"),  # of a file named in Latin-1
         (EMBEDDED, "evaluation.edge_budget=0", r"edge_budget = 0: must be a number of edges, 1 or more, or: all"),
         (EMBEDDED, "evaluation.edge_budget=true", r"edge_budget = True: must be a number of edges"),
         (NSM, "dataset.graph.format=tsv", r"give 'path'; only triples of format nsm, rog or paths may come from"),

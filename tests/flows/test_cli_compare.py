@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from flows.cli_compare import cells_of, find_predictions, letter_of, scope_name
+from flows.trust import trust_document
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError
 from kgqa_core.evaluation.compare import Difference, PairRow
@@ -208,6 +209,14 @@ def test_a_threshold_of_dev_is_judged_on_other_questions(tmp_path: Path) -> None
     assert "the risk where the least certain answers are kept back" in table
 
 
+def test_a_question_that_several_seeds_answer_is_one_question(tmp_path: Path) -> None:
+    runs = []
+    for split, seed in (("d", 0), ("t", 0), ("t", 1)):
+        (folder := tmp_path / f"{split}{seed}").mkdir()
+        runs.append(read_system_run(a_sure_system(folder, split, seed=seed)))
+    assert trust_document(runs[:1], runs[1:], risk=10.0)["num_questions"] == NUM
+
+
 def test_the_threshold_shown_is_the_one_that_was_judged(tmp_path: Path) -> None:
     """Rounded, it would let other answers through, or none at all."""
     (tmp_path / "dev").mkdir()
@@ -298,8 +307,9 @@ def test_a_configuration_of_which_some_systems_answered_names_them(
         Pipeline, "find", lambda _, key: SimpleNamespace(folder=tmp_path) if "explorer" in key else None
     )
     with pytest.raises(ArtifactError) as refused:
-        find_predictions(str(several))
+        find_predictions(str(several), ["explorer.width=9"])
     assert "direct-oracle, direct-random have not answered" in str(refused.value)
+    assert f"kgqa evaluate {several} --set=explorer.width=9 asks them" in str(refused.value)
     assert f"name those that have: {several}@explorer" in str(refused.value)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,13 @@ def test_advice_names_the_run_and_its_settings_as_they_were_given(conf: Path) ->
     assert f"kgqa build '{conf}' --set=explorer.epochs=2;" in " ".join(said.split())
     said = kgqa("ask", str(conf), "where does the Aare rise?").stderr
     assert f"kgqa run '{conf}'; kgqa status '{conf}' says more" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_what_a_terminal_cannot_show_stays_json(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, written = "Zoë Ёлка 😀", io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    cli_session.prepare_environment()
+    sys.stdout.write(json.dumps(name, ensure_ascii=False))
+    sys.stdout.flush()
+    assert json.loads(written.getvalue().decode(encoding)) == name

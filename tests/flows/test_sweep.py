@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,8 @@ import tasks.sweep
 from flows.cli_sweep import print_sweep, sweep_document
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
-from kgqa_core.errors import InputError
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import DriftError, InputError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.outbox import read_ended
@@ -134,6 +136,21 @@ def test_a_sweep_goes_on_where_it_was_and_makes_nothing_twice(run: RunSweep, mon
     more, other = run(BUDGETS.replace("[1, 3, all]", "[1, 2, 3, all]")), run(BUDGETS.replace("[hits1", "[f1"))
     assert (built(more), built(other)) == (["edge_budget=2"], [])  # one more value; another table
     assert len({summary.artifact.folder for summary in (first, more, other)}) == 3
+
+
+def test_advice_names_a_point_as_a_run_of_its_own(
+    run: RunSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drift(config: RunConfig) -> RunSummary:
+        raise DriftError("kgqa build CONF --accept")
+
+    monkeypatch.setattr(flows.pipeline, "retrain", drift)
+    with pytest.raises(DriftError) as raised:
+        run(BUDGETS, "explorer.epochs=2")
+    _, _, conf, *settings, _ = shlex.split(str(raised.value).partition("of the sweep: ")[2])
+    sweep = read_sweep(tmp_path / "sweeps" / "budgets.yaml", ["explorer.epochs=2"])
+    read = read_config(Path(conf), [one.removeprefix("--set=") for one in settings])
+    assert read.model_copy(update={"runtime": sweep.points[0].config.runtime}) == sweep.points[0].config
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks import outbox
 from tasks.garbage import collect, find_garbage, note_run, pin, read_pins
 from tasks.mlflow_store import ensure_store
-from tasks.release import Releases
+from tasks.release import Releases, link_folder
 from tasks.run_content import FlowRun
 from tests.conftest import kgqa
 from tests.processes import visible_files
@@ -126,6 +126,19 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "outbox").iterdir()] == ["1-old.unreadable"]  # somebody may mend it
 
 
+def test_what_killed_queries_and_exports_left_goes_after_an_hour(tmp_path: Path) -> None:
+    left = {tmp_path / "run" / "sql-1234": "spill.tmp", tmp_path / ".export-5678": "triples.parquet"}
+    for folder, name in left.items():
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(bytes(7))
+    assert find_garbage(tmp_path, last=1, days=0) == []
+    for folder in left:
+        os.utime(folder, (time.time() - 7200,) * 2)
+    found = find_garbage(tmp_path, last=1, days=0)
+    assert {one.path for one in found} == {*left} and collect(tmp_path, found) == 14
+    assert not any(folder.exists() for folder in left)
+
+
 def make(home: Path, stage: str, number: int, **inputs: str) -> Artifact:
     """Return an artifact of one file."""
     recipe = Recipe(stage, 1, {"n": number}, inputs)
@@ -177,6 +190,25 @@ def test_a_release_that_is_promoted_after_it_was_found_stays(tmp_path: Path) -> 
     Releases(tmp_path, "kgqa-x").move("promoted", "aaaa", "by hand, while the rest is deleted")
     assert collect(tmp_path, found) == 0
     assert (tmp_path / "releases" / "kgqa-x" / "aaaa" / "release.json").is_file()
+
+
+def test_a_file_counts_once_where_all_its_names_go_and_not_where_a_release_keeps_one(tmp_path: Path) -> None:
+    artifact = make(tmp_path, "graph", 1_234_567)
+    for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02")):
+        release(tmp_path, name, made)
+        link_folder(artifact.folder, tmp_path / "releases" / "kgqa-x" / name / "artifacts")
+    size = sum(file.stat().st_size for file in artifact.folder.iterdir())
+    own = (tmp_path / "releases" / "kgqa-x" / "aaaa" / "release.json").stat().st_size
+
+    def told(last: int) -> dict[str, int]:
+        found = find_garbage(tmp_path, last=last, days=0)
+        return {one.kind: one.bytes for one in found if one.kind != "lock file"}
+
+    assert told(2) == {"artifact graph": 0}
+    assert told(1) == {"artifact graph": 0, "release": own}
+    shutil.rmtree(tmp_path / "releases" / "kgqa-x" / "bbbb")
+    release(tmp_path, "cccc", "2026-01-03")
+    assert told(1) == {"artifact graph": 0, "release": size + own}
 
 
 def test_a_full_disk_loses_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +306,7 @@ def test_the_command_shows_and_deletes_only_when_told(own_home: Path) -> None:
     shown = json.loads(kgqa("gc", "--all", "--days", "0", "--json").stdout)
     assert made.folder.exists() and not shown["deleted"]
     assert str(made.folder) in {one["path"] for one in shown["garbage"]}
-    assert kgqa("gc", "--pin", made.fingerprint).exit_code == 0
+    assert json.loads(kgqa("gc", "--pin", made.fingerprint, "--json").stdout)["pinned"] == [made.fingerprint]
     for pinned in (True, False):
         done = kgqa("gc", "--all", "--days", "0", "--delete")
         assert done.exit_code == 0

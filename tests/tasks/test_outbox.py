@@ -124,7 +124,7 @@ def test_a_line_that_a_full_disk_cut_in_a_letter_hides_no_other_run(home: Path) 
     outbox.log_end(home, a_run(1))
     with (home / outbox.ENDED).open("ab") as stream:
         stream.write('{"name": "caf\u00e9'.encode()[:-1])
-    outbox.log_end(home, a_run(2))
+    outbox.log_end(home, a_run(2, error="no entity Aare\u2028Rhine"))  # which ends a line, too, but no JSON
     assert [line["id"] for line in outbox.read_ended(home)] == [a_run(1).id, a_run(2).id]
 
 

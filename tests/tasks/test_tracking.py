@@ -215,6 +215,15 @@ def test_a_run_that_mlflow_refuses_for_good_is_set_aside_and_named(
     assert sorted(seen(home)[1]) == ["brave-otter-2"]
 
 
+def test_a_dump_whose_name_mlflow_takes_for_none_is_shown_under_one_that_it_takes(home: Path) -> None:
+    dump = Pipeline(home).stage("dump-facts (1)+é.nt", params={"aliases": "[]"}, curves={"lines": [(1, 2.0, 1_000)]})
+    assert publish(home, a_run(1), [dump]) is not None
+    run = seen(home)[1]["brave-otter-1"]
+    named = "dump-facts _1__é.nt"
+    assert (run.data.params[f"{named}.aliases"], run.data.metrics[f"{named}.lines"]) == ("[]", 2.0)
+    assert run.data.tags[f"stage.{named}"] == "built"
+
+
 def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_not_touched(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
