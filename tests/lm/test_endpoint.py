@@ -305,6 +305,7 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Script,
     ("kind", "said"),
     [
         ("quota", "exceeded your current quota"),
+        ("no credit", "Insufficient Balance"),
         ("no logprobs", "lm.log_probs: false"),
         ("no seed", "does not take the parameter 'seed'.*lm.sampling: false"),
         ("no constraint", "does not take the parameter 'structured_outputs'.*lm.choices: none"),
