@@ -7,6 +7,7 @@ Relations and entities are scored (``3: directed_by = 0.90``; EPERM, Think-on-Gr
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,7 +45,8 @@ class Options:
 
 
 def _fold(text: str) -> str:
-    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip(_AROUND)  # "- **author**" has both around it
+    composed = unicodedata.normalize("NFC", text).casefold()  # as some tokenizers have models read it
+    return _BETWEEN_WORDS.sub(" ", composed).strip(_AROUND)  # "- **author**" has both around it
 
 
 def _lines(text: str) -> Iterator[str]:

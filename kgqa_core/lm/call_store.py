@@ -93,7 +93,8 @@ class CallStore:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a", encoding="utf-8") as stream:  # two would begin, or set aside, at once
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                number = max([int(path.stem[6:]) for path in folder.glob("calls-*.sqlite")], default=1)
+                numbers = [path.stem.removeprefix("calls-") for path in folder.glob("calls-*.sqlite")]
+                number = max(map(int, filter(str.isdecimal, numbers)), default=1)
                 while not self._is_sound(path := folder / f"calls-{number}.sqlite"):
                     self._database.close()
                     self._damaged(path.name, 1)

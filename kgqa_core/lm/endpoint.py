@@ -128,12 +128,8 @@ class Endpoint:
         async def ask(client: httpx.AsyncClient, placed: tuple[int, Prompt]) -> Answer:
             begun = time.perf_counter()
             generations, size = await self._ask(client, model, placed[1], decoding)
-            lost = all(one.problem == "unreachable" for one in generations)  # a poisonous prompt, or is nobody there?
-            if lost and (await self._server.request(client, "/models")).problem == "unreachable":
-                raise EndpointError(
-                    f"{section.url} cannot be reached any more. Start the server and run again: answers "
-                    "that are in the call store are not asked for twice"
-                )
+            if all(one.problem == "unreachable" for one in generations):
+                await self._raise_if_gone(client)
             return Answer(placed[0], generations, size, time.perf_counter() - begun)
 
         yield from self._server.each(list(enumerate(prompts)), ask)
@@ -148,7 +144,7 @@ class Endpoint:
         """Yield the log-likelihoods of each prompt's options, end token left out, with what all requests for it cost.
 
         A prompt is sent alone, and once with each option behind it; the difference counts (vLLM's ``echo`` with
-        ``logprobs`` on ``/completions``). UnableError where the server cannot tell it.
+        ``logprobs`` on ``/completions``). UnableError where the server cannot tell it; else raises as ``stream``.
         """
         section = self._section
         if section.api != "completions":
@@ -187,6 +183,8 @@ class Endpoint:
         # One token has to be generated: vLLM had versions that refuse 0.
         how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
         reply = await self._post(client, {**self._section.extra, "model": model, "prompt": text, **how})
+        if reply.problem == "unreachable":
+            await self._raise_if_gone(client)
         total = -math.inf if reply.problem else read_echo(reply.content)
         if total is None:
             raise UnableError(
@@ -195,6 +193,14 @@ class Endpoint:
             )
         read, given = (whole(dig(reply.content, "usage", name)) or 0 for name in ("prompt_tokens", "completion_tokens"))
         return index, text, _Weighed(total, read, given, time.perf_counter() - begun)
+
+    async def _raise_if_gone(self, client: httpx.AsyncClient) -> None:
+        """Raise EndpointError where nobody is there any more; else it was a prompt that breaks the connection."""
+        if (await self._server.request(client, "/models")).problem == "unreachable":
+            raise EndpointError(
+                f"{self._section.url} cannot be reached any more. Start the server and run again: answers "
+                "that are in the call store are not asked for twice"
+            )
 
     async def _ask(
         self, client: httpx.AsyncClient, model: str, prompt: Prompt, decoding: Decoding

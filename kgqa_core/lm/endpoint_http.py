@@ -172,7 +172,7 @@ class Server:
         message = self._clean(f"HTTP {status}: {no_json if content is None else said}")
         if 200 <= status < 300:
             return Reply("bad_response", None, message, status)
-        if status in (401, 403) or (status == 429 and "insufficient_quota" in code):
+        if status in (401, 402, 403) or (status == 429 and "insufficient_quota" in code):
             cure = f"Check the key in the environment variable {variable}"
             if not variable:
                 cure = "No key was sent: name the environment variable that holds it in lm.key_variable"

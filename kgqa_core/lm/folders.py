@@ -24,7 +24,7 @@ import transformers
 from safetensors import safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-from kgqa_core.errors import ConfigError, InputError, KgqaError, did_you_mean, nearest_beside, shorten
+from kgqa_core.errors import ConfigError, InputError, KgqaError, did_you_mean, is_out_of_memory, nearest_beside, shorten
 from kgqa_core.lm.patterns import try_patterns
 from kgqa_core.lm.types import Prompt
 from kgqa_core.text.transformer import require_safe_index
@@ -44,12 +44,12 @@ _TOKENIZER = {*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json",
 
 @contextmanager
 def _refused(message: str) -> Iterator[None]:
-    """Turn whatever a library raises into an InputError; what it says replaces SAID in ``message``."""
+    """Turn what a library raises into an InputError, what it says in place of SAID; full memory is no file's fault."""
     try:
         yield
-    except (KgqaError, MemoryError):
-        raise
     except Exception as error:  # libraries raise what they like at what they cannot read
+        if isinstance(error, KgqaError) or is_out_of_memory(error):
+            raise
         raise InputError(message.replace("SAID", shorten(str(error)))) from error
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.config_base import AdapterPath
-from kgqa_core.errors import InputError
+from kgqa_core.errors import InputError, is_out_of_memory
 from kgqa_core.lm.types import FolderLmSection, Weights
 
 # SmolLM2-135M-Instruct (Allal et al. 2025), Apache-2.0: tuned on instructions, 8,192 tokens of context. Its package
@@ -59,6 +59,8 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
                 file.parent, dtype=getattr(torch, dtype), quantization_config=GgufConfig(dequantize=True), **where
             )
     except Exception as error:  # transformers and gguf raise what they like at files that they cannot read
+        if is_out_of_memory(error):
+            raise
         raise InputError(f"{file} cannot be read as a GGUF model: {error}") from error
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import unicodedata
 
 import pytest
 from hypothesis import example, given, settings
@@ -45,6 +46,15 @@ def test_options_of_one_name_are_told_apart_by_their_number() -> None:
     text = write_scores(names, [(1, 0.9), (0, 0.1)])
     assert text == "2: Springfield = 0.90\n1: Springfield = 0.10"
     assert parse_scores(text, names, countdown=False) == Scores(((1, 0.9), (0, 0.1)))
+
+
+def test_options_are_found_however_their_accents_are_composed() -> None:
+    """Some tokenizers compose what a model reads (Qwen's, by NFC), and so it says other characters than were shown."""
+    shown, said = unicodedata.normalize("NFD", "Café Müller"), unicodedata.normalize("NFC", "Café Müller")
+    assert parse_scores(f"1: {said} = 0.90", ["author", shown], countdown=True) == Scores(((1, 0.9),))
+    assert parse_scores(f"2: {said} = 0.90", ["author", shown], countdown=False) == Scores(((1, 0.9),))
+    assert parse_mappings(f"{said} -> {said} = 9", [shown], [shown]) == Mappings((ClueMatch(0, 0, 9.0),))
+    assert parse_mappings(f"{shown} -> {shown}", [said], [said]) == Mappings((ClueMatch(0, 0, 10.0),))
 
 
 @given(st.text() | st.text(alphabet="author=:0123456789.%/ \n<choice></score>"))

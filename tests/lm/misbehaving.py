@@ -280,6 +280,7 @@ REFUSALS: dict[str, tuple[int, object]] = {
     "no limit": (400, {"error": {"message": "unsupported", "param": "max_completion_tokens"}}),
     "bad message": (422, {"detail": [{"type": "value_error", "loc": ["body", "messages", 0], "msg": "a bad word"}]}),
     "quota": (429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}),
+    "no credit": (402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}}),
     "moved": (308, {}),
     "no api": (404, {"detail": "Not Found"}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -167,6 +168,15 @@ def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path, star
     assert child.returncode == 0
     with CallStore(tmp_path) as store:
         assert store.get(["a", "b 0"]).keys() == {"a"} and store.num_damaged == 0
+
+
+def test_a_copy_that_somebody_keeps_beside_a_store_is_none(tmp_path: Path) -> None:
+    with CallStore(tmp_path):
+        pass
+    kept = shutil.copy(tmp_path / "calls-1.sqlite", tmp_path / "calls-1-before.sqlite")
+    with CallStore(tmp_path) as store:
+        assert store.num_damaged == 0
+    assert {path.name for path in tmp_path.glob("*.sqlite")} == {"calls-1.sqlite", Path(kept).name}
 
 
 @pytest.mark.parametrize("name", ["calls-1f.parquet", "journal-host-1-2.jsonl"])

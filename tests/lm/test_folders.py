@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import InputError
+from kgqa_core.errors import InputError, is_out_of_memory
 from kgqa_core.lm.folders import ABOUT, decode, encode_answers, encode_prompts, hash_model, load_tokenizer, render
 from kgqa_core.lm.local import open_adapters, open_local
 from kgqa_core.lm.types import Prompt
@@ -278,6 +278,16 @@ def test_a_spoiled_folder_is_refused(folder: Path, case: str) -> None:
     spoil(folder)
     with pytest.raises(InputError, match=message):
         open_local(folder)
+
+
+def test_memory_that_is_full_is_not_said_to_be_a_spoiled_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        torch.empty(2**50)
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
+    with pytest.raises(RuntimeError, match="can't allocate memory") as raised:
+        open_local(folder)
+    assert is_out_of_memory(raised.value)
 
 
 def test_other_models_that_cannot_be_asked_are_refused(

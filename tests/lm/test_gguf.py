@@ -103,6 +103,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> No
     assert not (tmp_path / "folder").exists()
 
 
+def test_memory_that_is_full_is_not_said_to_be_a_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        torch.empty(2**50)
+
+    make_gguf(tmp_path / "fine.gguf")
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        write_folder(tmp_path / "fine.gguf", tmp_path / "folder")
+
+
 def test_code_beside_a_file_is_not_run_whoever_would_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_gguf(tmp_path / "model.gguf")
     (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Theirs: pass\n", encoding="utf-8")
