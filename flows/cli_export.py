@@ -186,10 +186,12 @@ def write_database(names: list[str], folder: Path) -> None:
     """Write the tables to one DuckDB file, with the view ``facts`` of labels and names, and comments on columns."""
     import duckdb
 
+    from kgqa_core.graph.build import signals_heeded
+
     def quoted(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"
 
-    with duckdb.connect(str(folder / DATABASE)) as connection:
+    with signals_heeded(), duckdb.connect(str(folder / DATABASE)) as connection:
         for name in names:
             about, columns = DICTIONARY[name]
             connection.execute(

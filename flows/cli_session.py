@@ -14,6 +14,7 @@ import re
 import shlex
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -80,6 +81,8 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
         except (KeyboardInterrupt, SystemExit) as ended:
             if isinstance(ended, SystemExit) and ended.code != TERMINATED:
                 raise
+            for one in (ended, ended.__context__):  # Prefect keeps it; DuckDB would list at exit all that is held
+                traceback.clear_frames(one.__traceback__ if one else None)
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
             raise typer.Exit(TERMINATED if isinstance(ended, SystemExit) else INTERRUPTED) from None
         # Outside, where the error is gone and holds no arrays of its frames: what is imported here needs memory.

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, written_whole
 from kgqa_core.errors import ArtifactError, InputError, QueryError, shorten
+from kgqa_core.graph.build import signals_heeded
 
 BATCH_ROWS = 131_072  # of what is written to a file
 MAX_MESSAGE = 400  # characters of what DuckDB says
@@ -134,7 +135,7 @@ def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_dir
         "python_enable_replacements": False,  # no table named like a variable of ours
     }
     tables = find_tables(artifacts)
-    with duckdb.connect(config=settings) as connection:
+    with signals_heeded(), duckdb.connect(config=settings) as connection:
         try:
             num_rows = _create_views(connection, tables)
         except (duckdb.Error, OSError, ValueError) as problem:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import glob
 import json
+import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -326,7 +329,7 @@ def connect(
 
     try:
         config: dict[str, Any] = {"memory_limit": memory_limit, "temp_directory": str(temp_directory)}
-        with duckdb.connect(config=config) as connection:
+        with signals_heeded(), duckdb.connect(config=config) as connection:
             for name, paths in views.items():
                 if paths:
                     create_view(connection, name, paths)
@@ -336,6 +339,32 @@ def connect(
             f"building the graph failed with memory_limit {memory_limit!r}: {shorten(str(error))}. "
             "Raise runtime.memory_limit or free space on the disk, then run again."
         ) from error
+
+
+@contextmanager
+def signals_heeded() -> Iterator[None]:
+    """Let a signal raise what its handler raises: DuckDB calls the handler, but raises a RuntimeError of its own."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        usual[number](number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()  # no other gets signals
+    handlers = {number: signal.getsignal(number) for number in (signal.valid_signals() if is_main else ())}
+    usual: dict[int, Callable[[int, FrameType | None], Any]]
+    usual = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in usual:
+        signal.signal(number, note)
+    try:
+        yield
+    except RuntimeError:
+        if caught:
+            usual[caught[-1]](caught[-1], None)
+        raise
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
 
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Iterable[Path]) -> None:

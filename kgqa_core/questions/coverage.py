@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kgqa_core.graph.build import create_view
+from kgqa_core.graph.build import create_view, signals_heeded
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import hops_to_many
@@ -131,7 +131,7 @@ def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
     """Return how many names several entities have, and the first of them; in DuckDB, which may use its disk."""
     import duckdb
 
-    with duckdb.connect() as connection:
+    with signals_heeded(), duckdb.connect() as connection:
         create_view(connection, "entities", [graph.folder / "entities.parquet"])
         shared = "select name, count(*) over () from entities group by name having count(*) > 1 order by name"
         some = connection.sql(shared).limit(NUM_EXAMPLES).fetchall()

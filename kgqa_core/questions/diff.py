@@ -243,7 +243,7 @@ class BuildDiff:
 
     graph: GraphDiff
     questions: Change  # by id
-    num_reworded: int  # questions of both builds with another text, other topics or other answers
+    num_reworded: int  # questions of both builds with another text, claim or verdict, other topics or answers
     num_moved: int  # questions of both builds that are in another split
     num_subgraphs_changed: int  # questions of both builds whose subgraph changed
     subgraphs_by: Literal["digest", "walk"]  # each question's own, or the triples within ``hops`` of its topics
@@ -262,8 +262,10 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
     kept = [id for id in after if id in before]
 
     def is_reworded(was: Question, now: Question) -> bool:
-        moved = [graphs.new_ids[list(ids)].tolist() for ids in (was.topics, was.answers)]
-        return was.text != now.text or moved != [list(now.topics), list(now.answers)]
+        claims = [[] if one.claim is None else [one.claim] for one in (was, now)]
+        moved = [graphs.new_ids[list(ids)].tolist() for ids in (was.topics, was.answers, claims[0])]
+        same_words = (was.text, was.verdict) == (now.text, now.verdict)
+        return not same_words or moved != [list(now.topics), list(now.answers), claims[1]]
 
     digests = [_read_digests(build.subgraphs) for build in (old, new)]
     if digests[0] is not None and digests[1] is not None:

@@ -66,7 +66,12 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
 
 
 def _is_boundary(text: str, place: int) -> bool:
-    return not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum())
+    return not (0 < place < len(text) and _is_of_word(text[place - 1]) and _is_of_word(text[place]))
+
+
+def _is_of_word(character: str) -> bool:
+    """Is it a letter, a digit, or what stands on one: an accent, the sign of a vowel?"""
+    return character.isalnum() or unicodedata.category(character).startswith("M")
 
 
 def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[int, ...]:

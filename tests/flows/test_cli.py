@@ -132,6 +132,30 @@ def test_a_command_that_sigterm_ends_says_what_is_kept(capsys):
     assert capsys.readouterr().err.startswith("stopped: finished stages are kept")
 
 
+def test_a_stopped_command_lets_go_of_what_it_held(capsys):
+    class Held:
+        """What complains where it is there at exit, as DuckDB does."""
+
+    def query(held: Held) -> None:
+        raise RuntimeError("Query interrupted")
+
+    @with_exit_code
+    def command() -> None:
+        held = Held()
+        gone.append(weakref.ref(held))
+        try:
+            query(held)
+        except RuntimeError:
+            kept.append(KeyboardInterrupt())  # as Prefect keeps it
+            raise kept[0]  # noqa: B904
+
+    gone, kept = [], []
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 130
+    assert gone[0]() is None
+
+
 @pytest.mark.parametrize(
     ("problem", "said"),
     [

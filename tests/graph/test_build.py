@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, find_inverses
+from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, connect, find_inverses
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -237,6 +238,23 @@ def test_a_folder_that_holds_no_graph_says_what_to_do(tmp_path: Path, films: Kno
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ArtifactError, match="holds no usable graph"):
         open_graph(films.folder)
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit])
+def test_a_signal_that_comes_while_duckdb_works_raises_what_its_handler_raises(
+    tmp_path: Path, ended: type[BaseException]
+) -> None:
+    def handle(number: int, frame: object) -> None:
+        raise ended
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with pytest.raises(ended), connect("1GB", tmp_path, {}) as connection:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            connection.sql("select sum(a.range * b.range) from range(20000) a, range(20000) b").fetchall()
+        assert signal.getsignal(signal.SIGALRM) is handle
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_building_needs_neither_torch_nor_dask() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,6 +53,18 @@ def test_questions_are_told_apart_by_id_and_subgraphs_by_digest(compared: tuple[
     assert (diff.num_subgraphs_changed, diff.subgraphs_by) == (1, "digest")  # q3 had none, and has none
     told = {row["question_id"]: row["change"] for row in questions.to_pylist()}
     assert told == {"q2": "gone", "q4": "new", "q5": "reworded", "q1": "subgraph"}
+
+
+def test_another_claim_or_verdict_is_another_question(tmp_path: Path) -> None:
+    """The entity "aa" comes, so that the claim "b" has another id."""
+    before = [replace(ask(name, (0,), ()), claim=1, verdict=False) for name in ("claim", "verdict", "same")]
+    after = [replace(one, claim=2) for one in before]
+    after[0], after[1] = replace(after[0], claim=3), replace(after[1], verdict=True)
+    old = make_build(tmp_path / "old", "a r b,b r c", before, {})
+    new = make_build(tmp_path / "new", "a r b,b r c,aa r c", after, {})
+    diff, questions = compare_builds(old, new, hops=1)
+    assert diff.num_reworded == 2
+    assert questions["question_id"].to_pylist() == ["claim", "verdict"]
 
 
 def test_without_digests_in_both_the_neighbourhoods_tell(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ Ids = Callable[..., tuple[int, ...]]
 def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     """A graph whose entities bear tricky names."""
     folder = tmp_path_factory.mktemp("named")
-    return graph_of_text(folder, "".join(f"{name}\tr\thub\n" for name in [*NAMES, "?", "-"]))
+    return graph_of_text(folder, "".join(f"{name}\tr\thub\n" for name in [*NAMES, "राम", "?", "-"]))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,16 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
         ("Who is Rock?", ["Rock"]),
         ("WHERE IS STRASSE", ["Straße"]),
         ("M: who made it?", ["M"]),
+        ("राम कौन है?", ["राम"]),
     ],
 )
 def test_a_name_in_the_text_is_the_topic(named: KnowledgeGraph, text: str, found: list[str]) -> None:
     assert [named.name_of(topic) for topic in link_question(text, named).topics] == found
 
 
-@pytest.mark.parametrize("text", ["Upper case", "Mother", "1300 men", "", "filmic", "Is Ava well-known?"])
+@pytest.mark.parametrize(
+    "text", ["Upper case", "Mother", "1300 men", "", "filmic", "Is Ava well-known?", "रामायण", "Is M\u0301 known?"]
+)
 def test_part_of_a_word_or_a_mere_mark_is_no_name(named: KnowledgeGraph, text: str) -> None:
     assert find_mention(text, named) is None
 
