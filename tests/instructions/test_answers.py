@@ -240,7 +240,7 @@ def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> N
 
 @pytest.mark.parametrize("reply", ["Answer:\n" * 2_500, "Dawn " * 200_000, "A.1." * 250_000, '"a",' * 250_000])
 def test_a_reply_that_says_one_thing_for_ever_is_read_at_once(reply: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     parse_explained(reply, SHOWN, QUESTION)
     parse_answers(reply, SHOWN, QUESTION)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5

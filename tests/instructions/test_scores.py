@@ -169,9 +169,9 @@ def test_prose_maps_nothing_and_is_a_failure() -> None:
 
 
 def test_a_reply_of_nothing_but_tags_is_read_at_once() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     assert isinstance(parse_scores("<choice></choice>" * 1_200, ["a"], countdown=True), ParseFailure)
-    assert time.monotonic() - begun < 3
+    assert time.process_time() - begun < 3
     both = parse_scores(
         "<choice>b</choice> as <score>0.5</score>, <CHOICE>a</CHOICE><score>1</score>", ["a", "b"], countdown=True
     )

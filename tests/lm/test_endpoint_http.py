@@ -92,9 +92,9 @@ def test_a_small_reply_that_unpacks_to_far_more_takes_no_memory(server: Script, 
 
 
 def test_a_reply_of_a_great_many_choices_is_read_at_once() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     read = read_completion({"choices": [{"text": "a"}] * 500_000})
-    assert read and read[0][0].text == "a" and time.monotonic() - begun < 2
+    assert read and read[0][0].text == "a" and time.process_time() - begun < 2
 
 
 def test_a_long_error_is_judged_at_once(server: Script, opened: Open) -> None:

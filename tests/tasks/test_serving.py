@@ -180,11 +180,11 @@ def test_a_body_that_is_not_said_to_be_json_is_refused_by_the_header_that_lacks(
 
 @pytest.mark.parametrize("sent", ["NaN", r'"\ud800"', "[" + "[1]," * 400_000 + "1]"])
 def test_a_body_that_is_refused_is_not_repeated(sent: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     kind = {"Content-Type": "application/json"}
     reply = hostile_client().post("/invocations", content=f'{{"inputs": {sent}}}', headers=kind)
     assert reply.status_code == 422 and reply.json()["detail"][0]["loc"][:2] == ["body", "inputs"]
-    assert len(reply.content) < 1000 and time.monotonic() - begun < 3
+    assert len(reply.content) < 1000 and time.process_time() - begun < 3
 
 
 SLOW = """\
