@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
 5 artifact missing or damaged, or disk full · 6 the new build moved beyond dataset.drift ·
-7 a model server that cannot be used · 130 stopped by Ctrl-C.
+7 a model server that cannot be used · 130 stopped by Ctrl-C · 143 by SIGTERM.
 
 With --json standard output is one JSON document; logs and progress are on standard error. All figures are in percent.
 Artifacts live in KGQA_HOME (default ~/.local/share/kgqa)."""

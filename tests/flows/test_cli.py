@@ -4,27 +4,24 @@ import io
 import json
 import logging
 import logging.config
-import signal
 import subprocess
 import sys
-import weakref
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import typer
 from rich.console import Console
 
 from flows import cli_session
 from flows.cli_output import print_reply, print_summary
-from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from flows.cli_session import SHOW_AFTER, ProgressBars, working
 from flows.one_question import SystemReply
 from flows.question_file import needed_stages
 from flows.score import score_file
 from flows.summary import RESULTS, RunSummary
 from kgqa_core.config import RunConfig
-from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
+from kgqa_core.errors import LinkError
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.types import AskedCall
 from tests.conftest import TOWNS, kgqa, write_jsonl
@@ -100,102 +97,6 @@ def test_the_version_is_that_of_the_package():
     except PackageNotFoundError:
         pytest.skip("kgqa is not installed here: make install")
     assert kgqa("--version").stdout == f"kgqa {expected}\n"
-
-
-EXIT_CODES = {KgqaError: 1, ConfigError: 2, InputError: 3, LinkError: 4, ArtifactError: 5, DriftError: 6}
-# An error that is not ours keeps its traceback; a broken pipe names no file, and is the business of whoever reads.
-EXIT_CODES |= {KeyboardInterrupt: 130, ZeroDivisionError: None, BrokenPipeError: None, SystemExit: None}
-
-
-@pytest.mark.parametrize("problem", EXIT_CODES)
-def test_each_kind_of_error_has_its_exit_code(problem, capsys):
-    @with_exit_code
-    def command() -> None:
-        raise problem("the harbour is closed")
-
-    code = EXIT_CODES[problem]
-    with pytest.raises(typer.Exit if code else problem) as ended:
-        command()
-    shown = capsys.readouterr()
-    assert not code or ended.value.exit_code == code
-    assert shown.out + shown.err == "error: the harbour is closed\n" or code in (130, None)
-
-
-def test_a_command_that_sigterm_ends_says_what_is_kept(capsys):
-    @with_exit_code
-    def command() -> None:
-        sys.exit(128 + signal.SIGTERM)  # as the context of a run's Prefect server has it
-
-    with pytest.raises(typer.Exit) as ended:
-        command()
-    assert ended.value.exit_code == 143
-    assert capsys.readouterr().err.startswith("stopped: finished stages are kept")
-
-
-def test_a_stopped_command_lets_go_of_what_it_held(capsys):
-    class Held:
-        """What complains where it is there at exit, as DuckDB does."""
-
-    def query(held: Held) -> None:
-        raise RuntimeError("Query interrupted")
-
-    @with_exit_code
-    def command() -> None:
-        held = Held()
-        gone.append(weakref.ref(held))
-        try:
-            query(held)
-        except RuntimeError:
-            kept.append(KeyboardInterrupt())  # as Prefect keeps it
-            raise kept[0]  # noqa: B904
-
-    gone, kept = [], []
-    with pytest.raises(typer.Exit) as ended:
-        command()
-    assert ended.value.exit_code == 130
-    assert gone[0]() is None
-
-
-@pytest.mark.parametrize(
-    ("problem", "said"),
-    [
-        (PermissionError(13, "Permission denied", "here.html"), "cannot read or write 'here.html': Permission denied"),
-        (IsADirectoryError(21, "Is a directory", ".part", None, "here"), "cannot read or write 'here': Is a directory"),
-        (OSError(28, "No space left on device"), "cannot read or write: No space left on device; free some space"),
-    ],
-)
-def test_a_file_that_cannot_be_used_and_a_full_disk_are_messages(problem, said, capsys):
-    def command() -> None:
-        raise problem
-
-    with pytest.raises(typer.Exit) as ended:
-        with_exit_code(command)()
-    assert ended.value.exit_code == 5
-    assert capsys.readouterr().err.startswith(f"error: {said}")
-
-
-@pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
-def test_full_memory_is_one_message_and_what_the_error_held_is_free_before_it_is_said(problem, capsys, monkeypatch):
-    class Held:
-        """Stands for the arrays of the frames that an error came through."""
-
-    def say(*_, **__) -> None:
-        assert gone() is None
-
-    def command() -> None:
-        nonlocal gone
-        held = Held()
-        gone = weakref.ref(held)
-        raise type(problem)(*problem.args)
-
-    gone = None
-    with pytest.raises(typer.Exit) as ended:
-        with_exit_code(command)()
-    assert ended.value.exit_code == 1
-    assert capsys.readouterr().err.startswith("error: memory is full: ")
-    monkeypatch.setattr("flows.cli_output.say", say)
-    with pytest.raises(typer.Exit):
-        with_exit_code(command)()
 
 
 @pytest.mark.parametrize(

@@ -345,15 +345,6 @@ def test_a_server_that_goes_away_ends_the_run_and_what_it_said_is_kept(
     assert sorted(server.prompts()) == ["4", "5", "6", "7", "8"]
 
 
-def test_a_server_that_goes_away_while_it_weighs_ends_the_run(server: Script, opened: Open) -> None:
-    server.dies_after = 1 + 6  # asked what it serves, and two prompts with two options each
-    endpoint = opened(api="completions", concurrency=1)
-    told = endpoint.stream_scores([Prompt(f"{n} is ") for n in range(9)], [["a", "b"]] * 9)
-    assert [next(told).index, next(told).index] == [0, 1]
-    with pytest.raises(EndpointError, match="cannot be reached any more"):
-        next(told)
-
-
 def test_a_prompt_that_breaks_the_connection_is_no_server_that_is_gone(server: Script, opened: Open) -> None:
     server.always.update(poison="reset", only="reset")
     assert one(opened(), "poison") == Generation("", problem="unreachable")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.errors import EndpointError
 from kgqa_core.lm.endpoint import read_completion, read_echo
 from kgqa_core.lm.endpoint_http import error_of
 from kgqa_core.lm.types import Prompt
@@ -102,3 +103,12 @@ def test_a_long_error_is_judged_at_once(server: Script, opened: Open) -> None:
     begun = time.monotonic()
     ((reply,),) = opened(attempts=1).generate([Prompt("a question")])
     assert reply.problem == "refused" and time.monotonic() - begun < 2
+
+
+def test_a_server_that_goes_away_while_it_weighs_ends_the_run(server: Script, opened: Open) -> None:
+    server.dies_after = 1 + 6  # asked what it serves, and two prompts with two options each
+    endpoint = opened(api="completions", concurrency=1)
+    told = endpoint.stream_scores([Prompt(f"{n} is ") for n in range(9)], [["a", "b"]] * 9)
+    assert [next(told).index, next(told).index] == [0, 1]
+    with pytest.raises(EndpointError, match="cannot be reached any more"):
+        next(told)
