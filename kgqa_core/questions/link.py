@@ -70,8 +70,8 @@ def _is_boundary(text: str, place: int) -> bool:
 
 
 def _is_of_word(character: str) -> bool:
-    """Is it a letter, a digit, or what stands on one: an accent, the sign of a vowel?"""
-    return character.isalnum() or unicodedata.category(character).startswith("M")
+    """Is it a letter, a digit, or an accent or vowel sign on one? What makes an emoji of a sign is not."""
+    return character.isalnum() or (unicodedata.category(character).startswith("M") and character != "\ufe0f")
 
 
 def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[int, ...]:

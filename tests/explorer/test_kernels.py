@@ -225,17 +225,17 @@ def spin(rounds: int) -> tuple[Floats, Floats]:
     return value, value
 
 
-def test_a_signal_that_comes_while_a_kernel_runs_raises_what_its_handler_raises(interrupted: None) -> None:
-    spin_fast = compiled(spin)
-    spin_fast(1)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    with pytest.raises(KeyboardInterrupt):
-        spin_fast(10**8)
-
-
 @pytest.fixture
 def interrupted() -> Iterator[None]:
     """Let SIGALRM be what Ctrl-C is."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield
     signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_that_comes_while_a_kernel_runs_raises_what_its_handler_raises(interrupted: None) -> None:
+    spin_fast = compiled(spin)
+    spin_fast(1)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    with pytest.raises(KeyboardInterrupt):
+        spin_fast(10**8)

@@ -43,6 +43,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
         ("WHERE IS STRASSE", ["Straße"]),
         ("M: who made it?", ["M"]),
         ("राम कौन है?", ["राम"]),
+        ("Who played in \u2764\ufe0fRock?", ["Rock"]),
     ],
 )
 def test_a_name_in_the_text_is_the_topic(named: KnowledgeGraph, text: str, found: list[str]) -> None:
