@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from socket import create_connection
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 from urllib.error import HTTPError
@@ -23,7 +24,7 @@ from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
 from kgqa_core.types import Step
 from tests.conftest import kgqa
-from tests.flows.test_report import HOSTILE, NOTHING, apart, data, runs, write_run
+from tests.flows.test_report import HOSTILE, NAMES, NOTHING, apart, data, runs, write_run
 from tests.processes import answering
 
 __all__ = ["apart", "runs"]
@@ -220,6 +221,27 @@ def test_a_question_shows_what_the_chosen_system_did_also_on_a_narrow_screen(
     assert drawn.locator(".topic").count() == 1  # Italy alone, though Rome is the head
     assert drawn.bounding_box()["width"] >= 760  # to be read; it scrolls in its box, and the page does not
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.slow
+def test_a_name_without_a_space_is_broken_and_does_not_widen_the_page(
+    tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"http://example.org/{'a' * 300}"
+    monkeypatch.setattr(
+        "tests.flows.test_report.NAMES", SimpleNamespace(**vars(NAMES) | {"entity_names": [address] * 4})
+    )
+    monkeypatch.setattr("tests.flows.test_report.HOSTILE", address)  # in the text of the question
+    run = (f"{'a long folder/' * 6}run.yaml@iris", write_run(tmp_path, "iris", (1,)))
+    file = build([run], tmp_path / "seen", title=address, beside=Beside(NOTHING))
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(f"{file.as_uri()}#/q/q00")
+    page.get_by_text("Gold:").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("link", name="Questions").click()
+    page.get_by_text("1 of 1").wait_for()
+    assert page.get_by_role("columnheader", name="hops").bounding_box()["x"] < 390  # beside the question
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # its filters name the system
 
 
 @pytest.mark.slow
