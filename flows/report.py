@@ -56,8 +56,9 @@ LOST = {
     "not planned": "the plans that were followed lead past it",
     "pruned": "a path leads there, and the search left it",
     "not chosen": "it was among the candidates, and something else was given, or nothing",
-    "not searched": "the system reads no graph",  # last: saved links name a reason by its place
-}
+    "not searched": "the system reads no graph",
+    "failed": "the system raised an error, which stands with the question",
+}  # a new one comes last: saved links name a reason by its place
 
 
 @dataclass
@@ -151,6 +152,8 @@ def lost_at(row: Mapping[str, Any], *, searches: bool = True) -> str:
     """Return where the answers of a question were lost, one of ``LOST``; empty where one was given first."""
     if verdict_of(row) in "Rr":
         return ""
+    if row.get("status") == "failed":
+        return "failed"
     if not searches:
         return "not searched"
     golds = set(row["gold_ids"])
@@ -159,7 +162,8 @@ def lost_at(row: Mapping[str, Any], *, searches: bool = True) -> str:
         golds = {row["claim"]} if row["gold_verdict"] else {*row["candidate_ids"]} - {row["claim"]}
     if row.get("covered") or not golds.isdisjoint(row["candidate_ids"]):
         return "not chosen"
-    if not row.get("has_path", row["hops"] is not None or is_bare):
+    named_none = row.get("status") == "skipped"  # the question names no topic from which to search
+    if named_none or not row.get("has_path", row["hops"] is not None or is_bare):
         return "no path"
     return "not planned" if any(name == "num_plans" for name, _ in row.get("counts") or ()) else "pruned"
 

@@ -311,7 +311,7 @@
     return h("section", { class: `system${place === chosen ? " chosen" : ""}`, "aria-label": name.name },
       h("h3", {}, h("a", { href: address(`/q/${encodeURIComponent(one.id)}`, { system: name.name }) }, name.name), " ", h("span", { class: letter }, WORDS[letter])),
       h("p", { class: "soft" }, name.by, name.by && h("br"), facts),
-      run.error && h("p", { class: "W" }, run.error),
+      run.error && h("pre", { class: "W", tabindex: 0 }, run.error),
       answers.length ? h("ul", {}, answers) : h("p", {}, run.status || "no answer"),
       run.num_answers > answers.length && h("p", { class: "soft" }, `and ${run.num_answers - answers.length} more`),
       run.unmatched?.length ? h("p", {}, `Not in the graph: ${run.unmatched.join("; ")}`) : null,

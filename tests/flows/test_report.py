@@ -84,7 +84,9 @@ def test_a_report_has_the_pages_an_overview_a_list_and_what_each_system_did(
     assert {path.name for path in page.parent.iterdir()} == files
     overview, listed = data(page.parent, "overview"), data(page.parent, "questions")
     assert (overview["num_questions"], overview["chunk"]) == (25, 20)
-    assert overview["lost"][1] == {"not searched": 0, "no path": 0, "not planned": 0, "pruned": 1, "not chosen": 24}
+    assert overview["lost"][1] == {
+        "not searched": 0, "no path": 0, "not planned": 0, "pruned": 1, "not chosen": 24, "failed": 0,
+    }  # fmt: skip
     assert listed["verdicts"] == ["R" * 25, "W" * 24 + "A"]
     assert (listed["f1"][0][0], listed["f1"][1][0], listed["f1"][1][24]) == (100, 67, 0)
     first = data(page.parent, "q0000")["questions"][0]
@@ -143,6 +145,8 @@ BARE = {"gold_ids": [], "ground_truth": [], "hops": None, "claim": 3}
         ({"has_path": False}, "A", "no path"),  # though the file gives hops
         ({"has_path": False, "counts": [("num_plans", 3.0)]}, "A", "no path"),
         ({"has_path": True, "hops": None}, "A", "pruned"),
+        ({"status": "failed", "has_path": True}, "A", "failed"),  # who never got so far pruned nothing
+        ({"status": "skipped", "has_path": True}, "A", "no path"),  # no topic was linked, so nothing was searched
         ({"gold_verdict": True, "verdict": True, "decided": True}, "R", ""),
         ({"gold_verdict": True, "verdict": True, "decided": False}, "w", "pruned"),
         ({"gold_verdict": True, "verdict": None}, "A", "pruned"),
