@@ -352,7 +352,7 @@
     const found = one.explored;
     if (!found || !found.edges.length) return null;
     const box = h("details", { ontoggle: () => { if (box.open && box.children.length === 1) box.append(...walk(one, found, box)); } },
-      h("summary", {}, `What the explorer walked: ${many(found.num_edges, "triple")}`));
+      h("summary", {}, `What the explorer walked: ${many(found.num_edges, "edge")}`));
     return box;
   }
 
@@ -363,7 +363,7 @@
       const [near, far] = depth.has(head) ? [head, tail] : [tail, head];
       if (!depth.has(far)) depth.set(far, depth.get(near) + 1);
     }
-    const said = `${lines.length} of ${many(found.num_edges, "triple")} that the explorer walked; the more attention, the stronger the line; the more probable, the larger the dot`;
+    const said = `${many(lines.length, "triple")}, of ${many(found.num_edges, "edge")} that the explorer walked: a triple is one for each step and direction; the more attention, the stronger the line; the more probable, the larger the dot`;
     const rows = lines.map(({ head, relation, tail, step, attention }) => [head, relation, tail, String(step), attention.toFixed(1)]);
     const more = found.more && h("button", { type: "button", class: "more", onclick: () => load(found.more).then(whole => {
       box.replaceChildren(box.firstChild, ...walk(one, whole, box));

@@ -286,7 +286,7 @@ def test_every_page_can_be_read_aloud_and_walked_by_keyboard(
             part.focus()
             page.keyboard.press("Enter")
         if "/q/" in address:  # what is left out at first is drawn for who asks
-            drawn = page.get_by_role("img", name="triples that the explorer walked")
+            drawn = page.get_by_role("img", name="edges that the explorer walked")
             few = drawn.locator("path").count()
             page.get_by_role("button", name="Draw more of them").press("Enter")
             page.get_by_role("button", name="Draw more of them").wait_for(state="detached")
