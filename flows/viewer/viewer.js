@@ -136,7 +136,8 @@
     const order = sorting[key], rows = [...one.rows];
     if (order) rows.sort((a, b) => {
       const [x, y] = [a, b].map(row => number(row[order.column]));  // hops, and numbers of answers, are words too
-      const found = order.column >= one.figures_from || (x > -Infinity && y > -Infinity) ? x - y : a[order.column].localeCompare(b[order.column]);
+      const numbers = order.column >= one.figures_from || (x > -Infinity && y > -Infinity);
+      const found = (numbers && x - y) || a[order.column].localeCompare(b[order.column]);  // days of one year begin alike
       return order.down ? -found : found;
     });
     const head = one.header.map((name, column) => h("th", {

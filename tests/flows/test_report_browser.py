@@ -146,11 +146,21 @@ def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: p
 def test_a_column_of_words_that_are_numbers_is_sorted_as_such(
     runs: list[tuple[str, Path]], tmp_path: Path, browser: Any
 ) -> None:
-    cells = [(">=10", "rog", "< 0.001"), ("5-9", "etd 2", "-"), ("2-4", "etd 10", "0.04"), ("1", "all", "1,000")]
-    shown = {"title": "by answers", "header": ["answers", "system", "p"], "rows": cells, "figures_from": 2}
+    cells = [
+        (">=10", "2026-11-03 10:00", "< 0.001"),
+        ("5-9", "2026-11-28 09:00", "-"),
+        ("2-4", "2026-02-01 12:00", "0.04"),
+        ("1", "2025-12-01 12:00", "1,000"),
+    ]
+    shown = {"title": "by answers", "header": ["answers", "when", "p"], "rows": cells, "figures_from": 2}
     page = browser.new_page()
     page.goto(build(runs, tmp_path / "seen", title="", beside=Beside({**NOTHING, "tables": [shown]})).as_uri())
-    for column, expected in (("answers", ["1", "2-4", "5-9", ">=10"]), ("p", ["1", "2-4", ">=10", "5-9"])):
+    orders = {
+        "answers": ["1", "2-4", "5-9", ">=10"],
+        "when": ["1", "2-4", ">=10", "5-9"],  # of one year, too
+        "p": ["1", "2-4", ">=10", "5-9"],
+    }
+    for column, expected in orders.items():
         page.get_by_role("button", name=column, exact=True).click()
         assert page.locator("table").first.locator("tbody th").all_inner_texts() == expected
 
