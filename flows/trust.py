@@ -15,6 +15,7 @@ import numpy as np
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import Floats, calibration_error, risk_area
+from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import EvaluatedRun
 
 ROUNDS, PRECISION = 100, 1e-10  # of Newton's method
@@ -97,7 +98,7 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
     """
     if len({(run.about.system, run.about.answered_by) if run.about else run.name for run in (*dev, *test)}) > 1:
         raise InputError(f"{dev[0].name} and {test[0].name} are not of one system: name one, as CONF@SYSTEM")
-    alike = [{repr(replace(run.about, seed=None)) for run in runs if run.about} for runs in (dev, test)]
+    alike = [{repr(_chosen_for(run.about)) for run in runs if run.about} for runs in (dev, test)]
     if not alike[1] <= alike[0]:
         raise InputError(f"{test[0].name} was answered by other settings or another model than {dev[0].name}")
     if both := sorted(dev[0].asked.keys() & test[0].asked.keys()):
@@ -125,6 +126,13 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
             {"threshold": own.thresholds[at], "coverage": own.coverage[at], "risk": own.risk[at]} for at in points
         ],
     }
+
+
+def _chosen_for(about: SystemSource) -> SystemSource:
+    """Return what a threshold is chosen for, whatever the seed. The names of an oracle say which questions it knows."""
+    if about.answered_by == "oracle":
+        about = replace(about, model="", base="")
+    return replace(about, seed=None)
 
 
 def _pooled(runs: Sequence[EvaluatedRun]) -> tuple[Any, Any]:

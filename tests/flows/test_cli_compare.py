@@ -217,6 +217,17 @@ def test_a_question_that_several_seeds_answer_is_one_question(tmp_path: Path) ->
     assert trust_document(runs[:1], runs[1:], risk=10.0)["num_questions"] == NUM
 
 
+def test_an_oracle_that_knows_other_questions_is_the_same_system(tmp_path: Path) -> None:
+    """Its identity holds what it knows, which is of dev questions and of test questions not the same."""
+    (tmp_path / "dev").mkdir()
+    dev = a_sure_system(
+        tmp_path / "dev", "d", answered_by="oracle", model="oracle-v2-0-0-0-dev", base="oracle-v2-0-0-0-dev"
+    )
+    test = a_sure_system(tmp_path, "t", answered_by="oracle", model="oracle-v2-0-0-0-test", base="oracle-v2-0-0-0-test")
+    done = kgqa("confidence", test, "--dev", dev)
+    assert done.exit_code == 0 and "below 0.9 (chosen on dev" in done.stdout, done.stderr
+
+
 def test_the_threshold_shown_is_the_one_that_was_judged(tmp_path: Path) -> None:
     """Rounded, it would let other answers through, or none at all."""
     (tmp_path / "dev").mkdir()
