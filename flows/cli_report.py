@@ -91,7 +91,7 @@ def build_report(runs: Sequence[str], out: Path, *, single: bool = False, settin
         from flows.report import Beside, build
         from flows.report_about import beside_of, overview_of, stored_comparison
 
-        pipeline = opened(runs[0], settings)
+        pipeline = next(filter(None, (opened(run, settings) for run in runs)), None)
         systems = stored_comparison(pipeline) if pipeline and len(runs) == 1 and "@" not in runs[0] else None
         if systems is None:
             from kgqa_core.evaluation.runs import read_system_run

@@ -224,6 +224,13 @@ def test_a_run_that_overrode_settings_is_shown_by_giving_them_again(compared: Pi
     assert data(out, "overview")["num_questions"] == 23
 
 
+def test_the_data_are_those_of_the_first_run_that_is_a_configuration(compared: Pipeline, tmp_path: Path) -> None:
+    file = compared.artifact("system-explorer-seed0").folder / "predictions.parquet"
+    words = [str(file), f"{compared.home.parent / 'places.yaml'}@explorer"]
+    page = build_report(words, tmp_path / "seen", settings=[f"runtime.home={compared.home}"])
+    assert data(page.parent, "overview")["about"] and data(page.parent, "about")["tables"]
+
+
 def test_a_configuration_is_shown_with_what_its_run_compared(
     compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
