@@ -333,14 +333,14 @@
       if (!path.length) return;
       let here = start(path);
       path.forEach(([head, relation, tail], at) => {
-        const there = here === head ? tail : head, key = JSON.stringify([head, relation, tail]);
+        const from = here, there = from === head ? tail : head, key = JSON.stringify([head, relation, tail]);
+        here = there;
         if (!edges.has(key) && edges.size >= MOST_EDGES) return;
-        if (!depth.has(here) || depth.get(here) > at) depth.set(here, at);
+        if (!depth.has(from) || depth.get(from) > at) depth.set(from, at);
         if (!depth.has(there)) depth.set(there, at + 1);
         const edge = edges.get(key) || { head, relation, tail, by: new Set() };
         edge.by.add(place);
         edges.set(key, edge);
-        here = there;
       });
     }));
     if (!edges.size) return h("p", {}, "No system gave a path.");

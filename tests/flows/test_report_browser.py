@@ -255,6 +255,24 @@ def test_a_name_without_a_space_is_broken_and_does_not_widen_the_page(
 
 
 @pytest.mark.slow
+def test_no_dot_stands_alone_where_a_drawing_has_no_room_for_a_triple(
+    tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last path begins with a triple that is left out, and ends with one that is drawn."""
+    names = SimpleNamespace(entity_names=[f"e{n}" for n in range(300)], relation_names=["r"])
+    monkeypatch.setattr("tests.flows.test_report.NAMES", names)
+    systems, drawn = [], [(Step(0, 0, n), Step(n, 0, n + 1)) for n in range(1, 201, 2)]  # 200 triples
+    for number, path in enumerate([*drawn, (Step(299, 0, 1), Step(1, 0, 2))]):
+        monkeypatch.setattr("tests.flows.test_report.PATH", path)
+        systems.append((f"s{number}", write_run(tmp_path, f"s{number}", (2,))))
+    page = browser.new_page()
+    page.goto(f"{build(systems, tmp_path / 'seen', title='', beside=Beside(NOTHING)).as_uri()}#/q/q00")
+    drawing = page.get_by_role("img", name="200 triples of the paths")
+    drawing.wait_for()
+    assert drawing.locator("path").count() == 200 and drawing.locator("circle").count() == 201
+
+
+@pytest.mark.slow
 def test_a_name_in_the_drawing_of_costs_stands_beside_its_dot_or_nowhere(tmp_path: Path, browser: Any) -> None:
     points = [{"system": f"alike {number:02}", "hits1": 100 - number, "calls": 0} for number in range(20)]
     points.append({"system": "far", "hits1": 50, "calls": 9})
