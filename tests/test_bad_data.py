@@ -62,6 +62,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("inner.csv", b'"a"b,r,c\n', {"malformed quotes": 1}),
     ("break.csv", b'"a\nb",r,c\n', {"malformed quotes": 1}),
     ("empty.csv", b'"",r,c\n', {"empty field": 1}),
+    ("long.csv", b'"%b",r\n' % (b"a" * 2**18), {"wrong number of fields": 1}),  # its quotes are sound
     ("latin.csv", b"caf\xe9,r,b\n", {"not UTF-8": 1}),
     ("joined.csv", b'"a",r,b\n' + MARK + b'"a",r,b\n', {"byte order mark inside the file": 1}),
     ("header.csv", b"subject,predicate,object\na,r,b\n", "header: true"),

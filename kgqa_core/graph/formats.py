@@ -41,6 +41,7 @@ UNDECODED = re.compile("[\udc80-\udcff]")
 MARK_INSIDE = "byte order mark inside the file"
 PLAIN = Layout()
 FIRST_BYTES = 2**20  # of a file: the first line is looked for there
+csv.field_size_limit(input_files.MAX_LINE_BYTES)  # of this process; by default 131,072 characters
 
 
 @dataclass(frozen=True, slots=True)
