@@ -78,6 +78,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("plain.csv.gz", b"a,r,b\n", "truncated"),
     ("zlib.csv.gz", zlib.compress(b"a,r,b\n"), "damaged"),
     ("none.csv.gz", b"\x1f\x8b", "truncated"),
+    ("behind.csv.gz", gzip.compress(b"a,r,b\n", mtime=0) + b"\n", "or a few bytes that are no gzip"),
     ("text.parquet", b"a\tr\tb\n", "no readable Parquet file"),
     ("nothing.parquet", b"", "no readable Parquet file"),
     ("magic.parquet", b"PAR1", "no readable Parquet file"),
