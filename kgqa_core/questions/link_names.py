@@ -188,12 +188,17 @@ class NameIndex:
         doubtful = [place for place, (word, _, _) in enumerate(words) if word not in known]
         doubtful = sorted(doubtful, key=lambda place: (-len(words[place][0]), place))[:MAX_MISSPELT]
         places = [(place, word) for place in doubtful for word in self.near_words(words[place][0])]
-        variants = [[*words[:place], (word, *words[place][1:]), *words[place + 1 :]] for place, word in places]
+        longest = max(self._sizes, default=1)  # words further away are in no name with the doubted one
+        starts = [max(place - longest + 1, 0) for place, _ in places]
+        variants = [
+            [*words[start:place], (word, *words[place][1:]), *words[place + 1 : place + longest]]
+            for start, (place, word) in zip(starts, places, strict=True)
+        ]
         near = {
-            (name.first, name.last, row)
-            for (place, _), found in zip(places, self.find(variants), strict=True)
+            (start + name.first, start + name.last, row)
+            for start, (place, _), found in zip(starts, places, self.find(variants), strict=True)
             for name in found
-            if name.first <= place <= name.last
+            if start + name.first <= place <= start + name.last
             for row in name.rows
         }
         groups = groupby(sorted(near), key=lambda one: one[:2])
