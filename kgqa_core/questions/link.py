@@ -71,8 +71,12 @@ def _is_boundary(text: str, place: int) -> bool:
 
 
 def _is_of_word(character: str) -> bool:
-    """Is it a letter, a digit, or an accent or vowel sign on one? What makes an emoji of a sign is not."""
-    return character.isalnum() or (unicodedata.category(character).startswith("M") and character != "\ufe0f")
+    return character.isalnum() or is_mark(character)
+
+
+def is_mark(character: str) -> bool:
+    """Is it an accent, or a vowel sign? What makes an emoji of a sign is not."""
+    return unicodedata.category(character).startswith("M") and character != "\ufe0f"
 
 
 def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[int, ...]:
