@@ -105,6 +105,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
         b"<http://a> <http://b> <<( <http://a> <http://b> <http://c> )>> .\n",
         {"a triple inside a triple": 1},
     ),
+    ("quoted.ttl", b"@prefix : <http://x/> .\n:a :b :c .\n<< :a :b :c >> :d :e .\n", {"a triple inside a triple": 1}),
     ("prefix.ttl", b"a:b a:c a:d .\n", "not Turtle"),
     ("open.ttl", b"@prefix : <http://x/> .\n:a :b [ :c :d .\n", "not Turtle"),
     ("latin.ttl", b'<http://a> <http://b> "caf\xe9" .\n', "not Turtle"),

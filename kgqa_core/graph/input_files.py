@@ -210,6 +210,8 @@ def _rewrite(file: IO[bytes], path: Path, suffix: str) -> Iterator[bytes]:
 
     def written(node: object) -> str:
         text = str(node)
+        if isinstance(node, ox.Triple):
+            return f"<<( {text} )>>"
         if not isinstance(node, ox.BlankNode):
             return text
         return f"_:unnamed-{made.setdefault(text, len(made) + 1)}-{own}" if MADE.fullmatch(text) else f"{text}-{own}"
