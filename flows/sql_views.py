@@ -254,14 +254,15 @@ class SharedFile:
 
 def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """Return rows as CSV can hold them: lists and structs are text, and no text is what a spreadsheet would run."""
-    columns = zip((name.replace('"', '""') for name in rows.columns), rows.types, strict=True)
-    kinds = ("list", "array", "struct", "map", "union", "varchar")
-    texts = [f'cast("{name}" as varchar) as "{name}"' for name, kind in columns if kind.id in kinds]
-    if not texts:
-        return rows
-    named = [text.rpartition(" as ")[2] for text in texts]
-    tame = [f"if(regexp_matches({name}, '^[=+@\t\r-]'), chr(39) || {name}, {name}) as {name}" for name in named]
-    return rows.project(f"* replace ({', '.join(texts)})").project(f"* replace ({', '.join(tame)})")
+    columns = []
+    for place, (name, kind) in enumerate(zip(rows.columns, rows.types, strict=True), 1):
+        value = f"#{place}"  # two columns may have one name
+        if kind.id in ("list", "array", "struct", "map", "union", "varchar"):
+            text = f"cast({value} as varchar)"
+            value = f"if(regexp_matches({text}, '^[=+@\t\r-]'), chr(39) || {text}, {text})"
+        quoted = name.replace('"', '""')
+        columns.append(f'{value} as "{quoted}"')
+    return rows.project(", ".join(columns))
 
 
 @contextmanager

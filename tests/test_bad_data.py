@@ -62,6 +62,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("inner.csv", b'"a"b,r,c\n', {"malformed quotes": 1}),
     ("break.csv", b'"a\nb",r,c\n', {"malformed quotes": 1}),
     ("empty.csv", b'"",r,c\n', {"empty field": 1}),
+    ("long.csv", b'"%b",r\n' % (b"a" * 2**18), {"wrong number of fields": 1}),  # its quotes are sound
     ("latin.csv", b"caf\xe9,r,b\n", {"not UTF-8": 1}),
     ("joined.csv", b'"a",r,b\n' + MARK + b'"a",r,b\n', {"byte order mark inside the file": 1}),
     ("header.csv", b"subject,predicate,object\na,r,b\n", "header: true"),
@@ -77,6 +78,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
     ("plain.csv.gz", b"a,r,b\n", "truncated"),
     ("zlib.csv.gz", zlib.compress(b"a,r,b\n"), "damaged"),
     ("none.csv.gz", b"\x1f\x8b", "truncated"),
+    ("behind.csv.gz", gzip.compress(b"a,r,b\n", mtime=0) + b"\n", "or a few bytes that are no gzip"),
     ("text.parquet", b"a\tr\tb\n", "no readable Parquet file"),
     ("nothing.parquet", b"", "no readable Parquet file"),
     ("magic.parquet", b"PAR1", "no readable Parquet file"),
@@ -103,6 +105,7 @@ TRIPLES: list[tuple[str, bytes, dict[str, int] | str]] = [
         b"<http://a> <http://b> <<( <http://a> <http://b> <http://c> )>> .\n",
         {"a triple inside a triple": 1},
     ),
+    ("quoted.ttl", b"@prefix : <http://x/> .\n:a :b :c .\n<< :a :b :c >> :d :e .\n", {"a triple inside a triple": 1}),
     ("prefix.ttl", b"a:b a:c a:d .\n", "not Turtle"),
     ("open.ttl", b"@prefix : <http://x/> .\n:a :b [ :c :d .\n", "not Turtle"),
     ("latin.ttl", b'<http://a> <http://b> "caf\xe9" .\n', "not Turtle"),

@@ -323,7 +323,7 @@ def _cut_labels(text: bytes | pa.Buffer, starts: Array, stops: Array, is_iri: Ar
     """
     if profile.namespaces:
         whole, left = _cut(text, starts, stops), is_iri
-        for namespace in profile.namespaces:
+        for namespace in map(str.encode, profile.namespaces):
             begins = left & (stops - starts > len(namespace)) & array_of(pc.starts_with(whole, namespace))
             starts, left = starts + begins * len(namespace), left & ~begins
     labels = _cut(text, starts, stops)

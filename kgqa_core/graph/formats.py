@@ -41,6 +41,7 @@ UNDECODED = re.compile("[\udc80-\udcff]")
 MARK_INSIDE = "byte order mark inside the file"
 PLAIN = Layout()
 FIRST_BYTES = 2**20  # of a file: the first line is looked for there
+csv.field_size_limit(input_files.MAX_LINE_BYTES)  # of this process; by default 131,072 characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,9 @@ def _places(path: Path, columns: Sequence[str | int], names: Sequence[str]) -> t
         if columns == NAME_COLUMNS:
             cure = f"Its columns are to be called {', '.join(NAME_COLUMNS)}"
         raise InputError(f"{path}: no column {missing[0]!r}; the columns are {shorten(list(names))}. {cure}")
+    if twice := [column for column in columns if names.count(column) > 1]:
+        cure = "Say by place which are meant, from 1 on: dataset.graph.columns, such as [1, 3, 2]"
+        raise InputError(f"{path}: several columns are called {twice[0]!r}; they are {shorten(list(names))}. {cure}")
     return tuple(known[column] for column in columns)
 
 

@@ -12,6 +12,7 @@ topics. Other keys are ignored.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -49,8 +50,7 @@ def parse_given(record: Any) -> nsm.QuestionLine | str:
     if said is None:
         return BAD_PREDICTION
     scores = record.get("scores", [1.0] * len(given))
-    is_number = [isinstance(one, int | float) and not isinstance(one, bool) for one in scores or ()]
-    if not isinstance(scores, list) or len(scores) != len(given) or not all(is_number):
+    if not isinstance(scores, list) or len(scores) != len(given) or not all(map(_is_number, scores)):
         return BAD_SCORES
     triples: list[Any] = []
     paths: dict[nsm.LabelledPath, float] = {}  # of equal ones the first counts
@@ -61,6 +61,11 @@ def parse_given(record: Any) -> nsm.QuestionLine | str:
             paths.setdefault(path, float(score))
     topics = tuple(dict.fromkeys(path[0] for path in paths))
     return nsm.QuestionLine(*asked, topics, answers, {}, triples, tuple(paths.items()), said)
+
+
+def _is_number(value: Any) -> bool:
+    """Is it a number that a float holds? Neither NaN nor infinity are."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def read_path(value: Any) -> nsm.LabelledPath | None:

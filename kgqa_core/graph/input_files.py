@@ -60,7 +60,8 @@ def open_maybe_gzip(file: IO[bytes], *, is_gzip: bool) -> Iterator[IO[bytes]]:
     try:
         yield cast(Any, igzip).IGzipFile(fileobj=file, mode="rb") if is_gzip else file
     except DAMAGE as error:
-        what = "truncated: the gzip stream ends too early" if isinstance(error, EOFError) else f"damaged: {error}"
+        early = "truncated: the gzip stream ends too early, or a few bytes that are no gzip stand behind it"
+        what = early if isinstance(error, EOFError) else f"damaged: {error}"
         raise InputError(
             f"{file.name} is {what}, about byte {file.tell()} of {Path(file.name).stat().st_size}. Nothing of it is "
             "kept. Was the file copied whole? Compare sizes, or download it again."
@@ -209,6 +210,8 @@ def _rewrite(file: IO[bytes], path: Path, suffix: str) -> Iterator[bytes]:
 
     def written(node: object) -> str:
         text = str(node)
+        if isinstance(node, ox.Triple):
+            return f"<<( {text} )>>"
         if not isinstance(node, ox.BlankNode):
             return text
         return f"_:unnamed-{made.setdefault(text, len(made) + 1)}-{own}" if MADE.fullmatch(text) else f"{text}-{own}"

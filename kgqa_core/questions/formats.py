@@ -124,8 +124,7 @@ class QuestionFormat:
 
 def open_format(name: str) -> QuestionFormat:
     """Return the format of a name in ``config_base.QUESTION_FORMATS``; ConfigError where there is none."""
-    found = open_entry(QUESTION_FORMATS, name, what="question format")
-    assert isinstance(found, QuestionFormat)
+    found: QuestionFormat = open_entry(QUESTION_FORMATS, name, what="question format")
     return found
 
 
@@ -283,7 +282,8 @@ def require_answers(placed: Iterator[Placed], path: Path, cure: str) -> Iterator
 
 def _json_items(text: str, key: str | None) -> Iterator[str]:
     """Yield the text of each item. The items are not kept as objects: official files are arrays of up to 100 MB."""
-    decode, blanks, at = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*"), 0
+    decode = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode  # Python reads no int of 4,301 digits
+    blanks, at = re.compile(r"[ \t\n\r]*"), 0
 
     def peek() -> str:
         nonlocal at

@@ -25,8 +25,10 @@ from rapidfuzz.distance import OSA
 from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Span
+from kgqa_core.questions.link import is_mark
 
-WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")  # with the accents that follow a letter
+MARKS = "".join(sign for sign in map(chr, range(0x300, 0x10000)) if is_mark(sign))
+WORD = re.compile(rf"[^\W_]+(?:[{MARKS}]+[^\W_]*)*")  # with the accents and vowel signs that follow a letter
 FACTOR = 0x9E3779B97F4A7C15  # odd: every word counts, and so does its place
 MASK = 2**64 - 1
 BATCH = 4096  # texts that are looked up at once
@@ -188,12 +190,17 @@ class NameIndex:
         doubtful = [place for place, (word, _, _) in enumerate(words) if word not in known]
         doubtful = sorted(doubtful, key=lambda place: (-len(words[place][0]), place))[:MAX_MISSPELT]
         places = [(place, word) for place in doubtful for word in self.near_words(words[place][0])]
-        variants = [[*words[:place], (word, *words[place][1:]), *words[place + 1 :]] for place, word in places]
+        longest = max(self._sizes, default=1)  # words further away are in no name with the doubted one
+        starts = [max(place - longest + 1, 0) for place, _ in places]
+        variants = [
+            [*words[start:place], (word, *words[place][1:]), *words[place + 1 : place + longest]]
+            for start, (place, word) in zip(starts, places, strict=True)
+        ]
         near = {
-            (name.first, name.last, row)
-            for (place, _), found in zip(places, self.find(variants), strict=True)
+            (start + name.first, start + name.last, row)
+            for start, (place, _), found in zip(starts, places, self.find(variants), strict=True)
             for name in found
-            if name.first <= place <= name.last
+            if start + name.first <= place <= start + name.last
             for row in name.rows
         }
         groups = groupby(sorted(near), key=lambda one: one[:2])

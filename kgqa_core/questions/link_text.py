@@ -7,7 +7,8 @@ entities called "film" or "director", but a name that stands in a masked text is
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import insort
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from rapidfuzz import fuzz
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Span
-from kgqa_core.questions.link import TOPIC, mask_spans, mask_topics, spans_of
+from kgqa_core.questions.link import TOPIC, is_apart, mask_spans, mask_topics, spans_of
 from kgqa_core.questions.link_names import NameIndex, Run, Words, letter_span, plain_words, words_of
 from kgqa_core.types import Question
 
@@ -148,16 +149,23 @@ class TextLinker:
 
     def _best(self, options: Sequence[LinkedMention], words: Words) -> list[LinkedMention]:
         """Return the options by rank, none inside or across a better one: the longest of nested names counts."""
-        outer = [one for one in options if not any(self._swallows(other, one, words) for other in options)]
+        longest = max((len(option.places) for option in options), default=0)
+        beginning = defaultdict[int, list[LinkedMention]](list)  # a long text has many names: few can hold another
+        for option in options:
+            beginning[option.places.start].append(option)
         taken: list[LinkedMention] = []
-        for option in sorted(outer, key=lambda option: option.rank):
-            if all(_apart(option.span, other.span) for other in taken):
+        spans: list[Span] = []
+        for option in sorted(options, key=lambda option: option.rank):
+            starts = range(option.places.stop - longest, option.places.start + 1)
+            around = (other for start in starts for other in beginning.get(start, ()))
+            if not any(self._swallows(other, option, words) for other in around) and is_apart(option.span, spans):
                 taken.append(option)
+                insort(spans, option.span)
         return taken
 
     def _swallows(self, outer: LinkedMention, inner: LinkedMention, words: Words) -> bool:
         """Is ``inner`` only a part of ``outer``? Not where capitals mark it and all else is wording: "in Hell"."""
-        if not set(inner.places) < set(outer.places):
+        if inner.places == outer.places or not (inner.places[0] in outer.places and inner.places[-1] in outer.places):
             return False
         rest = set(outer.places).difference(inner.places)
         marked = inner.capital and not outer.exact
@@ -199,7 +207,7 @@ class TextLinker:
             return mention
         graph, scores = self.index.graph, [0.0] * len(mention.entities)
         if self.wording.surroundings is not None:
-            others = [word for word, start, end in words if _apart((start, end), mention.span)]
+            others = [word for word, start, end in words if is_apart((start, end), [mention.span])]
             around = [_relations_around(graph, entity) for entity in mention.entities]
             scores = self.wording.surroundings.score(others, around)
         fitting = []
@@ -208,10 +216,6 @@ class TextLinker:
             if score >= max(scores) - MARGIN:
                 fitting.append((-score, first - last, entity))
         return replace(mention, entities=tuple(sorted(entity for _, _, entity in sorted(fitting)[:MAX_BEARERS])))
-
-
-def _apart(span: Span, other: Span) -> bool:
-    return span[1] <= other[0] or other[1] <= span[0]
 
 
 def link_topics(

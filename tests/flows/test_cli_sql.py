@@ -133,6 +133,9 @@ def test_out_holds_all_rows(conf: Path, tmp_path: Path, pipeline: Pipeline, name
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
     kgqa_sql(conf, "select [1, 2] as numbers, 'a,b' as text", "--out", tmp_path / "lists.csv")
     assert (tmp_path / "lists.csv").read_text() == '"numbers","text"\n"[1, 2]","a,b"\n'
+    twice = "select 'a' as name, 1 as name, ['b'] as \"NAME\""  # as of a join of entities with entities
+    kgqa_sql(conf, twice, "--out", tmp_path / "twice.csv")
+    assert (tmp_path / "twice.csv").read_text() == '"name","name","NAME"\n"a",1,"[b]"\n'
 
 
 @pytest.mark.parametrize(

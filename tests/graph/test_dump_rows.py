@@ -190,3 +190,11 @@ def test_what_another_strict_parser_reads_is_read_the_same(text: bytes) -> None:
             assert (found.is_literal, found.object) == (True, triple.object.value)
             assert (found.language or "").lower() == (triple.object.language or "")
             assert (found.datatype or XSD_STRING) == triple.object.datatype.value or found.language
+
+
+def test_a_namespace_is_left_out_in_whatever_letters_it_is_written() -> None:
+    profile = replace(FREEBASE, namespaces=("http://пример/", "http://a/"), noise=())
+    text = "<http://пример/Ж1> <http://a/r> <http://a/é> .\n<http://a/x> <http://пример/> <http://пример/y> .\n"
+    rows = read_rows(text.encode(), DumpOptions(profile=profile))
+    (triples,) = [table.to_pylist() for kind, table in rows.tables if kind == "triples"]
+    assert [tuple(row.values()) for row in triples] == [("Ж1", "r", "é"), ("x", "http://пример/", "y")]

@@ -159,6 +159,14 @@ def test_columns_of_parquet_have_any_name(tmp_path: Path) -> None:
         parse(path, "parquet", layout=Layout(columns=("s", "x", "o")))
 
 
+def test_a_name_of_several_columns_means_none_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "kb.tsv"
+    path.write_text("id\tlabel\trel\tid\tlabel\nq1\ta\tr\tq2\tb\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"kb.tsv: several columns are called 'id'.* \[1, 3, 2\]"):
+        parse(path, "tsv", layout=Layout(columns=("id", "rel", "label")))  # the second of each were taken
+    assert parse(path, "tsv", layout=Layout(header=True, columns=(1, 3, 4))) == ([("q1", "r", "q2")], [])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

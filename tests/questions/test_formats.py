@@ -55,6 +55,13 @@ def test_items_are_what_a_plain_reader_says(
     assert read(path, json.dumps(whole, indent=indent), "Questions") == list(enumerate(values, 1))
 
 
+def test_a_number_of_any_length_is_the_text_of_an_item(tmp_path: Path) -> None:
+    long = "7" * 5000
+    (tmp_path / "items.json").write_text(f'[{long}, {{"a": {long}.5}}]')
+    items = parse_items(tmp_path / "items.json", lambda item, number: Fault(item))
+    assert [item for _, item, _ in items] == [long, f'{{"a": {long}.5}}']
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     assert read(tmp_path / "items.json", b"\xef\xbb\xbf[1]\n") == [(1, 1)]
 

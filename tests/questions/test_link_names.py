@@ -116,6 +116,11 @@ def test_case_accents_and_form_of_letters_do_not_count() -> None:
     assert words_of("a_B-c") == [("a", 0, 1), ("b", 2, 3), ("c", 4, 5)]
 
 
+def test_the_sign_of_a_vowel_is_part_of_its_word() -> None:
+    assert words_of("राम रोम") == [("राम", 0, 3), ("रोम", 4, 7)]  # Rama and Rome differ in nothing else
+    assert [word for word, _, _ in words_of("مُحَمَّد")] == ["محمد"]  # these are left out by most writers
+
+
 def test_the_span_takes_in_the_punctuation_of_the_name() -> None:
     assert letter_span("see [REC] now", (5, 8), "[REC]") == ((4, 9), True)
     assert letter_span("see [rec] now", (5, 8), "[REC]") == ((4, 9), False)

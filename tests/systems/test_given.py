@@ -104,6 +104,8 @@ def test_names_end_where_relations_begin(given: object, path: tuple[str, ...] | 
         ({"answers": None}, "fields answers"),
         ({"scores": [1.0]}, "field scores"),
         ({"scores": [1.0, "x"]}, "field scores"),
+        ({"scores": [1.0, 10**400]}, "field scores"),
+        ({"scores": [1.0, float("nan")]}, "field scores"),
         ({"prediction": 3}, "field prediction"),
         ({"question": " "}, "no question text"),
     ],
