@@ -176,7 +176,10 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
     def contradicts(index: int, behind: str) -> bool:
         """Say whether behind a candidate's label stands the name of another."""
         said = normalise_name(behind.strip(" .:)-*\"'"))
-        return not said.startswith(names[index]) and any(name and said.startswith(name) for name in names)
+        begun = [name for name in names if name and said.startswith(name)]
+        if said.startswith(own := names[index]):  # a longer name begins alike
+            begun = [name for name in begun if len(name) > len(own) and not said[len(name) :][:1].isalnum()]
+        return bool(begun)
 
     labelled = {index: behind for index, behind in found.items() if behind is not None}
     conflict = any(contradicts(index, behind) for index, behind in labelled.items())

@@ -143,6 +143,16 @@ def test_a_letter_with_a_sign_behind_it_is_no_label(text: str, choice: Choice) -
     assert CHOOSE.parse(text, case) == choice
 
 
+@pytest.mark.parametrize(
+    ("text", "conflict"),
+    [("A. Dawn", False), ("A. Dawn of Man", True), ("B. Dawn of Man", False), ("C. Henry is the king", False)],
+)
+def test_a_label_with_the_longer_name_of_another_is_a_conflict(text: str, conflict: bool) -> None:
+    names = ("Dawn", "Dawn of Man", "Henry", "Henry I")
+    choice = CHOOSE.parse(text, ChooseCase("who?", candidates=tuple(Candidate(name, 0.2) for name in names)))
+    assert choice == Choice((ord(text[0]) - ord("A"),), "label", conflict=conflict)
+
+
 def test_without_labels_names_are_all_there_is() -> None:
     plain = ChooseInstruction(CHOOSE.prompts, Shown(labels=False))
     assert plain.parse("A. 1998", CASE) == Choice((1,), "name")
