@@ -228,7 +228,10 @@ def train_reasoner(config: RunConfig | Path) -> RunSummary:
     """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
     run = open_pipeline(config).config
     if run.plans is None:
-        raise ConfigError(f"run {run.name!r} trains no planner: give its configuration a section 'plans'")
+        raise ConfigError(
+            f"run {run.name!r} tunes no language model and trains no planner: give its configuration the sections "
+            "'plans', 'lm' and 'reasoner', or for the dense planner alone 'plans: {planners: [dense]}' and 'dense'"
+        )
     return make(config, "reasoner", "plans", tracked=True)
 
 

@@ -149,3 +149,5 @@ def test_a_run_without_planners_says_so(tiny_config: object, tmp_path: Path) -> 
         score_plan_file(pipeline, tmp_path / "plans.jsonl")
     with pytest.raises(ConfigError, match="has no language model"):
         model_facts(pipeline)
+    with pytest.raises(ConfigError, match="the sections 'plans', 'lm' and 'reasoner'"):
+        flows.pipeline.train_reasoner.fn(pipeline.config)
