@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
-from kgqa_core.instructions.answers import BULLET, LEAD, Answers, find_names, parse_answers
+from kgqa_core.instructions.answers import AS_ANSWER, BOXED, BULLET, LEAD, Answers, find_names, parse_answers
 from kgqa_core.instructions.render import NOTHING, ScoredPath, escape, render_lines, render_paths
 from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
@@ -97,7 +97,7 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
 
     def parse(self, text: str, case: ChooseCase) -> Choice | ParseFailure:
         """Return what a text chooses: by label, else by name, else freely."""
-        text = text[:MAX_TEXT]
+        text = BOXED.sub(AS_ANSWER, text[:MAX_TEXT])
         labelled = _by_label(text, case.candidates) if self.file == self.name else None
         if named := labelled or _by_name(text, case):
             return named

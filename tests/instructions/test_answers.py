@@ -58,6 +58,8 @@ def test_parsing_never_raises(text: str) -> None:
         ("glory city\nGlory  City", ("glory city",)),  # the same name twice
         ("So the answer is **Glory City**.", ("Glory City",)),
         ("**Answer: Glory City**", ("Glory City",)),
+        ("Hence it must be $\\boxed{\\text{Glory City}}$.", ("Glory City",)),  # as models end that learned mathematics
+        ("\\boxed{Glory City}\n\\[\n\\boxed{Old Town}\n\\]", ("Glory City", "Old Town")),
         ("Answers: **Glory City** and **Old Town**", ("Glory City", "Old Town")),
         ("1. **Glory City**: the capital of **Freedonia**\n2. *Old Town* (a town)", ("Glory City", "Old Town")),
         ("Answers: 1. Glory City\n2. Old Town", ("Glory City", "Old Town")),
@@ -133,6 +135,7 @@ def test_shown_names_come_back_whatever_is_asked(names: list[str], text: str, qu
         ("Bea Dill made it.\n### Answers\nAdgar Collin\nPrince", ("Adgar Collin", "Prince")),
         ("Bea Dill made it.\n**Final Answer**\nSomebody Else", ("Somebody Else",)),
         ("Bea Dill made it.\nAnswers:\nAdgar Collin", ("Adgar Collin",)),
+        ("Bea Dill made it.\nThis leads to $\\boxed{Somebody Else}$.", ("Somebody Else",)),
     ],
 )
 def test_an_explanation_without_a_heading_answers_in_its_last_line(text: str, names: tuple[str, ...]) -> None:

@@ -83,6 +83,7 @@ def test_every_right_candidate_is_taught() -> None:
         ("Answer: A, B, and C", Choice((0, 1, 2), "label")),
         ("The answer is C, A is too early.", Choice((2,), "label")),
         ("A. 1998", Choice((0,), "label", conflict=True)),
+        ("So A is too early.\n$$\\boxed{B}$$", Choice((1,), "label")),
         ("1998", Choice((1,), "name")),
         ("- 1998\n- Ida Moon", Choice((1, 2), "name")),
         ("- Ida Moon\n- 1998", Choice((2, 1), "name")),  # first the one that is answered first
