@@ -32,12 +32,13 @@ _ABSTAINED = re.compile(
 _VERDICT = re.compile(r"[\W_]*(yes|no|true|false)(?:[\W_]*\Z|[*_]*\s*[.,;:!–—](?!\w)|\s+-\s)", re.IGNORECASE)
 BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")  # "- ", "• ", "1. ", "(2) "
 LEAD = (
-    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
+    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:(?:the|my)\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
     r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_\"]*+(?:(?:is|are)\b[\s*_]*+:?|:)[ \t*_]*+"
 )  # possessive: a reply of nothing but stars must not be tried in all its parts
 """What stands before an answer: "Answer:", "So the final answer is"; a key of JSON, too."""
 _TITLE = r"(?:#+[ \t]|\*\*)[ \t*]*(?:the\s+)?(?:final\s+|correct\s+)?answers?(?:\(s\))?[ \t*]*$"  # in Markdown, alone
-_HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)
+_CLAUSE = r"(?:[^\n\\]{1,80}?,[ \t]+)?"  # "In conclusion, "; a name that begins so is written with an escape
+_HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*+{_CLAUSE}{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)
 _MORE = re.compile(r"and \d+ more\W*", re.IGNORECASE)  # what a prompt says of names that it leaves out
 # No name: "```json", "],", a line of LaTeX's "\[" or "$$", a line that ends with ":", "[" or "{".
 _FENCE = re.compile(r"```\w*|[\[\](){},]+|\\[\[\]]|\$\$|.*[:\[{]")
