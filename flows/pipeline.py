@@ -226,9 +226,18 @@ def evaluate(config: RunConfig | Path) -> RunSummary:
 @by_one_process
 def train_reasoner(config: RunConfig | Path) -> RunSummary:
     """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
-    run = open_pipeline(config).config
+    pipeline = open_pipeline(config)
+    run, stages = pipeline.config, {spec.stage for spec in pipeline.specs.values()}
+    if run.reasoner is not None and "reasoner" not in stages:
+        raise ConfigError(
+            f"run {run.name!r} tunes no language model, as nothing would ask it: let it plan (plans.planners: "
+            "[generator]), or answer in a section 'systems'"
+        )
     if run.plans is None:
-        raise ConfigError(f"run {run.name!r} trains no planner: give its configuration a section 'plans'")
+        raise ConfigError(
+            f"run {run.name!r} tunes no language model and trains no planner: give its configuration the sections "
+            "'plans', 'lm' and 'reasoner', or for the dense planner alone 'plans: {planners: [dense]}' and 'dense'"
+        )
     return make(config, "reasoner", "plans", tracked=True)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,9 @@ class SystemsSection(Section):
         pairs = [(row, who) for row, (_, players) in self.rows().items() for who in players if who != "lm"]
         played = {f"{row}{by}{who}" for row, who in pairs for by in ("-", " by ")}
         for row, own in self.variants.items():
+            if posixpath.normpath(row) != row or " ".join(row.split()) != row:  # MLflow takes no such path
+                raise ValueError(f"variants.{row}: a name has no '//', '/./' or '/../', ends in no '/', and has one "
+                                 "blank at a time")  # fmt: skip
             if row in TAKEN | played | SYSTEMS.keys() or "-seed" in row:
                 raise ValueError(
                     f"variants.{row}: a variant has a name of its own, that no system, stage or "

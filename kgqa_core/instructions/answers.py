@@ -32,14 +32,19 @@ _ABSTAINED = re.compile(
 _VERDICT = re.compile(r"[\W_]*(yes|no|true|false)(?:[\W_]*\Z|[*_]*\s*[.,;:!–—](?!\w)|\s+-\s)", re.IGNORECASE)
 BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")  # "- ", "• ", "1. ", "(2) "
 LEAD = (
-    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
+    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:(?:the|my)\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?(?:\(s\))?"
     r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_\"]*+(?:(?:is|are)\b[\s*_]*+:?|:)[ \t*_]*+"
 )  # possessive: a reply of nothing but stars must not be tried in all its parts
 """What stands before an answer: "Answer:", "So the final answer is"; a key of JSON, too."""
 _TITLE = r"(?:#+[ \t]|\*\*)[ \t*]*(?:the\s+)?(?:final\s+|correct\s+)?answers?(?:\(s\))?[ \t*]*$"  # in Markdown, alone
-_HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)
+_CLAUSE = r"(?:[^\n\\]{1,80}?,[ \t]+)?"  # "In conclusion, "; a name that begins so is written with an escape
+_HEADING = re.compile(rf"^(?:[ \t*#>_•–{{\"-]*+{_CLAUSE}{LEAD}|[ \t]*{_TITLE})", re.IGNORECASE | re.MULTILINE)
 _MORE = re.compile(r"and \d+ more\W*", re.IGNORECASE)  # what a prompt says of names that it leaves out
-_FENCE = re.compile(r"```\w*|[\[\](){},]+|.*[:\[{]")  # no name: "```json", "],", a line that ends with ":", "[" or "{"
+# No name: "```json", "],", a line of LaTeX's "\[" or "$$", a line that ends with ":", "[" or "{".
+_FENCE = re.compile(r"```\w*|[\[\](){},]+|\\[\[\]]|\$\$|.*[:\[{]")
+# A line with a LaTeX box, and as what it is read: so models end that learned mathematics.
+BOXED = re.compile(r"^.*\\boxed\{(?:\\text\w*\{)?([^{}\n]*).*$", re.MULTILINE)
+AS_ANSWER = r"Answer: \1"
 _BOLD = re.compile(r"(\*{1,3}|__?|`)(.+?)\1")  # "**Paris**", "_Paris_", "`Paris`"
 # Bold names that a line begins with, "\0" for each, before its end or what is said of them: "**A** and **B** – ..."
 _BOLDS = re.compile(r"\0(?:(?:[\s,;&]|and\b)*\0)*(?=[\s.,;]*\Z|\s*[:(–—-])")
@@ -107,7 +112,7 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     found: list[str] = []
     prose: list[str] = []
     abstained = False
-    for line in text[:MAX_TEXT].split("\n", MAX_LINES)[:MAX_LINES]:
+    for line in BOXED.sub(AS_ANSWER, text[:MAX_TEXT]).split("\n", MAX_LINES)[:MAX_LINES]:
         readings = _readings(line, known, shown)
         as_shown = next((names for names in readings if not shown.keys().isdisjoint(map(normalise_name, names))), None)
         if as_shown is None and _ABSTAINED.fullmatch(_without_lead(line)[:MAX_NAME]):
@@ -283,7 +288,7 @@ def parse_explained(text: str, known: Iterable[str] = (), question: str | None =
     """
     if not text.strip():
         return failure("empty text", text)
-    known, text = tuple(known), text[-MAX_TEXT:]
+    known, text = tuple(known), BOXED.sub(AS_ANSWER, text[-MAX_TEXT:])
     for heading in reversed(list(_HEADING.finditer(text))[-MAX_HEADINGS:]):
         answers = parse_answers(text[heading.start() :], known, question)  # its first line is read without the heading
         if isinstance(answers, Answers):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
-from kgqa_core.instructions.answers import BULLET, LEAD, Answers, find_names, parse_answers
+from kgqa_core.instructions.answers import AS_ANSWER, BOXED, BULLET, LEAD, Answers, find_names, parse_answers
 from kgqa_core.instructions.render import NOTHING, ScoredPath, escape, render_lines, render_paths
 from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
@@ -97,7 +97,7 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
 
     def parse(self, text: str, case: ChooseCase) -> Choice | ParseFailure:
         """Return what a text chooses: by label, else by name, else freely."""
-        text = text[:MAX_TEXT]
+        text = BOXED.sub(AS_ANSWER, text[:MAX_TEXT])
         labelled = _by_label(text, case.candidates) if self.file == self.name else None
         if named := labelled or _by_name(text, case):
             return named
@@ -176,7 +176,10 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
     def contradicts(index: int, behind: str) -> bool:
         """Say whether behind a candidate's label stands the name of another."""
         said = normalise_name(behind.strip(" .:)-*\"'"))
-        return not said.startswith(names[index]) and any(name and said.startswith(name) for name in names)
+        begun = [name for name in names if name and said.startswith(name)]
+        if said.startswith(own := names[index]):  # a longer name begins alike
+            begun = [name for name in begun if len(name) > len(own) and not said[len(name) :][:1].isalnum()]
+        return bool(begun)
 
     labelled = {index: behind for index, behind in found.items() if behind is not None}
     conflict = any(contradicts(index, behind) for index, behind in labelled.items())

@@ -56,7 +56,7 @@ def gather_evidence(
     ends: dict[int, None] = {}
     alike: list[ReasoningPath] = []
     counts = [0] * len(walks)
-    cut = 0
+    cut = set[int]()  # plans with a path that had no room
     for turn in zip_longest(*walks):
         for plan, path in enumerate(turn):
             if path is not None and len(listed) < max_paths:
@@ -67,14 +67,16 @@ def gather_evidence(
                     listed[shown.text] = path, plan, shown
                 else:
                     alike.append(path)
+            elif path is not None:
+                cut.add(plan)
         if len(listed) >= max_paths:
-            cut = sum(next(walk, None) is not None for walk in walks)
+            cut.update(plan for plan, walk in enumerate(walks) if next(walk, None) is not None)
             break
     total = sum(weight for count, (_, weight) in zip(counts, known, strict=True) if count) or 1.0
     shares = [weight / total / max(count, 1) for count, (_, weight) in zip(counts, known, strict=True)]
     paths = tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values())
     steps = tuple(path for path, _, _ in listed.values())
-    return Evidence(paths, steps, tuple(ends), cut, tuple(alike))
+    return Evidence(paths, steps, tuple(ends), len(cut), tuple(alike))
 
 
 # ------ Along paths: reason (RoG §4.4; EPERM's predictor, with a score per path) and explain (RoG A.10).

@@ -149,3 +149,12 @@ def test_a_run_without_planners_says_so(tiny_config: object, tmp_path: Path) -> 
         score_plan_file(pipeline, tmp_path / "plans.jsonl")
     with pytest.raises(ConfigError, match="has no language model"):
         model_facts(pipeline)
+    with pytest.raises(ConfigError, match="the sections 'plans', 'lm' and 'reasoner'"):
+        flows.pipeline.train_reasoner.fn(pipeline.config)
+
+
+def test_a_model_that_nothing_would_ask_is_not_left_untuned_in_silence(tmp_path: Path) -> None:
+    dataset, lm = "dataset={name: tiny, source: embedded}", "lm={kind: packaged}"
+    pipeline = open_run(tmp_path / "tiny.yaml", RUN, dataset, lm, "plans.planners=[dense]")
+    with pytest.raises(ConfigError, match=r"nothing would ask it: let it plan \(plans.planners: \[generator\]"):
+        flows.pipeline.train_reasoner.fn(pipeline.config)

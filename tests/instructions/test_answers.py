@@ -28,7 +28,7 @@ NAMES = st.lists(
 
 
 @given(NAMES)
-@example(["[", "]", "['a', 'b']", "**bold**", "Answer: x", "…Answer is x", "\\u{41}"])
+@example(["[", "]", "['a', 'b']", "**bold**", "Answer: x", "…Answer is x", "No, the answer is x", "\\u{41}"])
 def test_any_names_come_back(names: list[str]) -> None:
     distinct = distinct_names(names)
     assert parse_answers(write_answers(names)) == Answers(distinct, abstained=not distinct)
@@ -58,6 +58,10 @@ def test_parsing_never_raises(text: str) -> None:
         ("glory city\nGlory  City", ("glory city",)),  # the same name twice
         ("So the answer is **Glory City**.", ("Glory City",)),
         ("**Answer: Glory City**", ("Glory City",)),
+        ("Based on A, B and what is known, the answer is **Glory City**.", ("Glory City",)),
+        ("My final answer: Glory City", ("Glory City",)),
+        ("Hence it must be $\\boxed{\\text{Glory City}}$.", ("Glory City",)),  # as models end that learned mathematics
+        ("\\boxed{Glory City}\n\\[\n\\boxed{Old Town}\n\\]", ("Glory City", "Old Town")),
         ("Answers: **Glory City** and **Old Town**", ("Glory City", "Old Town")),
         ("1. **Glory City**: the capital of **Freedonia**\n2. *Old Town* (a town)", ("Glory City", "Old Town")),
         ("Answers: 1. Glory City\n2. Old Town", ("Glory City", "Old Town")),
@@ -133,6 +137,8 @@ def test_shown_names_come_back_whatever_is_asked(names: list[str], text: str, qu
         ("Bea Dill made it.\n### Answers\nAdgar Collin\nPrince", ("Adgar Collin", "Prince")),
         ("Bea Dill made it.\n**Final Answer**\nSomebody Else", ("Somebody Else",)),
         ("Bea Dill made it.\nAnswers:\nAdgar Collin", ("Adgar Collin",)),
+        ("Bea Dill made it.\nIn conclusion, the answer is Somebody Else.", ("Somebody Else",)),
+        ("Bea Dill made it.\nThis leads to $\\boxed{Somebody Else}$.", ("Somebody Else",)),
     ],
 )
 def test_an_explanation_without_a_heading_answers_in_its_last_line(text: str, names: tuple[str, ...]) -> None:
@@ -174,7 +180,7 @@ def test_a_shown_name_is_an_answer_though_it_reads_like_abstaining(shown: str, f
     assert parse_answers(form.format(shown).strip('"')) == Answers((), abstained=True)
 
 
-@pytest.mark.parametrize("text", ["* " * 100_000, "answer " * 50_000, "so, the final " * 30_000])
+@pytest.mark.parametrize("text", ["* " * 100_000, "answer " * 50_000, "a, " * 90_000, "so, the final " * 30_000])
 def test_a_reply_that_repeats_itself_is_read_in_linear_time(text: str) -> None:
     assert isinstance(parse_answers(text), ParseFailure)
     parse_explained(text)

@@ -83,6 +83,7 @@ def test_every_right_candidate_is_taught() -> None:
         ("Answer: A, B, and C", Choice((0, 1, 2), "label")),
         ("The answer is C, A is too early.", Choice((2,), "label")),
         ("A. 1998", Choice((0,), "label", conflict=True)),
+        ("So A is too early.\n$$\\boxed{B}$$", Choice((1,), "label")),
         ("1998", Choice((1,), "name")),
         ("- 1998\n- Ida Moon", Choice((1, 2), "name")),
         ("- Ida Moon\n- 1998", Choice((2, 1), "name")),  # first the one that is answered first
@@ -141,6 +142,16 @@ def test_a_letter_with_a_sign_behind_it_is_no_label(text: str, choice: Choice) -
     names = ("C++", "Rust", "C#")
     case = ChooseCase("what is it written in?", candidates=tuple(Candidate(name, 0.3) for name in names))
     assert CHOOSE.parse(text, case) == choice
+
+
+@pytest.mark.parametrize(
+    ("text", "conflict"),
+    [("A. Dawn", False), ("A. Dawn of Man", True), ("B. Dawn of Man", False), ("C. Henry is the king", False)],
+)
+def test_a_label_with_the_longer_name_of_another_is_a_conflict(text: str, conflict: bool) -> None:
+    names = ("Dawn", "Dawn of Man", "Henry", "Henry I")
+    choice = CHOOSE.parse(text, ChooseCase("who?", candidates=tuple(Candidate(name, 0.2) for name in names)))
+    assert choice == Choice((ord(text[0]) - ord("A"),), "label", conflict=conflict)
 
 
 def test_without_labels_names_are_all_there_is() -> None:

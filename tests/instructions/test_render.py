@@ -84,6 +84,8 @@ def test_a_cap_on_paths_starves_no_plan(world: Any) -> None:
     assert [path.text.split(" → ")[-1] for path in evidence.paths] == ["Dawn", "Snake"]
     assert [path.score for path in evidence.paths] == [0.75, 0.25]
     assert evidence.num_left_out == 1
+    one = gather_evidence(world.search, topics, plans, max_paths=1)
+    assert one.num_left_out == 2  # the second plan's first path has no room either
     whole = gather_evidence(world.search, topics, plans, max_paths=9)
     assert sum(path.score for path in whole.paths) == 1.0
     assert whole.num_left_out == 0

@@ -257,6 +257,10 @@ NOT_MADE = r"needs 'dense-seed0', which this run does not make: .*leave the syst
         ),
         (VARIANT + "rog by oracle: {system: rog}\n  answered_by: [oracle]\n", "variants.rog by oracle: a variant has"),
         (VARIANT + "'x: y': {system: rog}", "should match pattern"),
+        *(
+            (VARIANT + f"'{row}': {{system: rog}}", f"variants.{row}: ")
+            for row in ("a//b", "a/", "a/../b", "a  b", "a ")
+        ),
         (VARIANT + "x: {system: rog, answered_by: []}", "at least 1"),
         (PLAYED % "lm", "give 'lm', the language model that answers"),
         (BARE + "systems: {}\n", "systems.answered_by: give 'lm', .*systems.answered_by: \\[oracle\\]"),
