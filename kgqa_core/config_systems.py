@@ -162,8 +162,9 @@ class SystemsSection(Section):
         played = {f"{row}{by}{who}" for row, who in pairs for by in ("-", " by ")}
         for row, own in self.variants.items():
             if posixpath.normpath(row) != row or " ".join(row.split()) != row:  # MLflow takes no such path
-                raise ValueError(f"variants.{row}: a name has no '//', '/./' or '/../', ends in no '/', and has one "
-                                 "blank at a time")  # fmt: skip
+                raise ValueError(
+                    f"variants.{row}: a name has no '//', '/./' or '/../', ends in no '/', and has one blank at a time"
+                )
             if row in TAKEN | played | SYSTEMS.keys() or "-seed" in row:
                 raise ValueError(
                     f"variants.{row}: a variant has a name of its own, that no system, stage or "
