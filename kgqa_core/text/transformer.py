@@ -64,7 +64,9 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         ) from error
     if model.config.is_encoder_decoder:
         model = model.get_encoder()
-    tokenizer.model_max_length = getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    if positions > 0:  # RoBERTa's tokenizer allows for fewer, as positions begin at 2; XLNet says -1
+        tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     tokenizer.padding_side = "right"  # positions then start at 0 for every text
     if tokenizer.pad_token is None:  # decoder-only models often have none; the mask hides it anyway
         tokenizer.pad_token = tokenizer.eos_token
