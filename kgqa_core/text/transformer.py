@@ -258,19 +258,20 @@ class SplitEncoder:
         self.upper.requires_grad_(True)
 
     def lower_states(self, texts: Sequence[str]) -> list[Tensor]:
-        """Return what the lower half makes of each text: [T, D], float32; longer texts are cut."""
+        """Return what the lower half makes of each text: [T, D], float32; longer texts are cut, equal ones share it."""
         import torch
 
         if not texts:
             return []
-        ids = self._tokenizer(list(texts), truncation=True, max_length=self._max_tokens)["input_ids"]
-        states: dict[int, Tensor] = {}
+        distinct = list(dict.fromkeys(texts))
+        ids = self._tokenizer(distinct, truncation=True, max_length=self._max_tokens)["input_ids"]
+        states: dict[str, Tensor] = {}
         with torch.no_grad():
             for rows in batches_by_length([len(one) for one in ids], SPLIT_BATCH_SIZE):
                 tokens, mask = _pad([torch.tensor(ids[row]) for row in rows])
                 hidden = _through(self._lower, self._embed(tokens), mask)
-                states.update({row: hidden[place, : len(ids[row])].clone() for place, row in enumerate(rows)})
-        return [states[row] for row in range(len(texts))]
+                states |= {distinct[row]: hidden[place, : len(ids[row])].clone() for place, row in enumerate(rows)}
+        return [states[text] for text in texts]
 
     def encode_states(self, states: Sequence[Tensor]) -> Tensor:
         """Return unit vectors [B, D] of one batch of lower states, with gradients where they are on."""
