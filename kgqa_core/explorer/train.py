@@ -212,7 +212,7 @@ class Trainer:
         one, settings = self.lessons[lesson], self.settings
         one = replace(one, options=replace(one.options, attention_threshold=threshold))
         if settings.question_noise:
-            seed = self.seed * 1_000_003 + self.state.step
+            seed = (self.seed * 1_000_003 + self.state.step) % 2**63  # what torch takes
             texts = one.texts.blurred(np.unique(one.questions.text[rows]), settings.question_noise, seed)
             one = replace(one, texts=texts)
         total, uncovered = 0.0, []

@@ -114,8 +114,8 @@ class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
     name: ClassVar[str] = "plan"
 
     def target(self, case: PlanCase) -> str | None:
-        """Return the plan that is taught."""
-        return None if case.path is None else render_plan(case.path)
+        """Return the plan that is taught; None for the empty path, which no text can tell."""
+        return render_plan(case.path) if case.path else None
 
     def parse(self, text: str, case: PlanCase) -> tuple[LabelPath, ...] | ParseFailure:
         """Return the distinct plans of a text, in their order."""

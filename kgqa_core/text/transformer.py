@@ -64,7 +64,9 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         ) from error
     if model.config.is_encoder_decoder:
         model = model.get_encoder()
-    tokenizer.model_max_length = getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    if positions > 0:  # RoBERTa's tokenizer allows for fewer, as positions begin at 2; XLNet says -1
+        tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     tokenizer.padding_side = "right"  # positions then start at 0 for every text
     if tokenizer.pad_token is None:  # decoder-only models often have none; the mask hides it anyway
         tokenizer.pad_token = tokenizer.eos_token
@@ -256,19 +258,20 @@ class SplitEncoder:
         self.upper.requires_grad_(True)
 
     def lower_states(self, texts: Sequence[str]) -> list[Tensor]:
-        """Return what the lower half makes of each text: [T, D], float32; longer texts are cut."""
+        """Return what the lower half makes of each text: [T, D], float32; longer texts are cut, equal ones share it."""
         import torch
 
         if not texts:
             return []
-        ids = self._tokenizer(list(texts), truncation=True, max_length=self._max_tokens)["input_ids"]
-        states: dict[int, Tensor] = {}
+        distinct = list(dict.fromkeys(texts))
+        ids = self._tokenizer(distinct, truncation=True, max_length=self._max_tokens)["input_ids"]
+        states: dict[str, Tensor] = {}
         with torch.no_grad():
             for rows in batches_by_length([len(one) for one in ids], SPLIT_BATCH_SIZE):
                 tokens, mask = _pad([torch.tensor(ids[row]) for row in rows])
                 hidden = _through(self._lower, self._embed(tokens), mask)
-                states.update({row: hidden[place, : len(ids[row])].clone() for place, row in enumerate(rows)})
-        return [states[row] for row in range(len(texts))]
+                states |= {distinct[row]: hidden[place, : len(ids[row])].clone() for place, row in enumerate(rows)}
+        return [states[text] for text in texts]
 
     def encode_states(self, states: Sequence[Tensor]) -> Tensor:
         """Return unit vectors [B, D] of one batch of lower states, with gradients where they are on."""

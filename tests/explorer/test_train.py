@@ -57,6 +57,11 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit(way: Walk | None) -> No
     assert weights_of(other) not in results
 
 
+def test_the_largest_seed_that_a_configuration_takes_draws_its_noise() -> None:
+    settings = films.section(epochs=1, question_noise=0.6)
+    assert train(films.fresh_model(), films.lessons(), settings, seed=2**63 - 1)[-1].loss > 0
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_two_relation_texts_that_decide_the_answer_are_learned_to_the_last_question(precision: str) -> None:
     model = films.fresh_model()

@@ -268,6 +268,13 @@ def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
         list(make_examples(replace(plan, reasoner=ReasonerSection()), [question], rows))
 
 
+def test_the_empty_path_which_no_text_can_tell_teaches_nothing(world: Any) -> None:
+    question, skipped = Question("w1", "who?", "who?", (), (), "train"), Counter[str]()
+    plan = Source(None, world.prompts, ReasonerSection(objective="plan"), mode="precise")
+    assert not list(make_examples(plan, [question], {"w1": (TaughtPath((), None, None, True),)}, skipped=skipped))
+    assert skipped == {"plan: nothing to teach": 1}
+
+
 def test_what_a_configuration_may_teach_has_cases() -> None:
     assert sorted(CASES) == TAUGHT
 

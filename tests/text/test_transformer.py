@@ -70,6 +70,25 @@ def test_texts_are_cut_at_the_last_position_that_a_model_has(bert_folder: Path) 
     assert [len(one) for one in states] == [23, 23]
 
 
+def test_texts_are_cut_where_the_tokenizer_says_and_at_no_position_where_a_model_has_no_last(
+    tmp_path: Path, bert_folder: Path
+) -> None:
+    """RoBERTa begins at position 2, which its tokenizer's limit allows for; XLNet says -1."""
+    from transformers import BertTokenizer, RobertaConfig, RobertaModel, XLNetConfig, XLNetModel
+
+    sizes = {"hidden_size": DIM, "intermediate_size": 17, "num_hidden_layers": 2, "num_attention_heads": 2}
+    positions = {"max_position_embeddings": 23, "pad_token_id": 1}
+    roberta = RobertaModel(RobertaConfig(vocab_size=len(WORDS), **positions, **sizes))
+    xlnet = XLNetModel(XLNetConfig(vocab_size=len(WORDS), d_model=DIM, n_layer=2, n_head=2, d_inner=17))
+    for model, most in ((roberta, 21), (xlnet, None)):
+        folder = tmp_path / type(model).__name__
+        model.save_pretrained(folder)
+        limit = {} if most is None else {"model_max_length": most}
+        BertTokenizer.from_pretrained(str(bert_folder), **limit).save_pretrained(folder)
+        longest, longer = local_encoder(folder).encode(["boat " * 19, "boat " * 99])
+        assert np.allclose(longest, longer, atol=1e-6) == (most is not None)
+
+
 def test_a_decoder_without_padding_token_encodes(tmp_path: Path, bert_folder: Path) -> None:
     """Padding is on the right and masked: a text gives the same row alone and beside a longer one."""
     from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
