@@ -13,7 +13,7 @@ import typer
 
 from flows.cli_output import PERCENT, num_questions, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
-from flows.cli_session import Json, Settings, as_given, open_run, working
+from flows.cli_session import Json, Settings, advising_for, as_given, open_run, working
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
@@ -271,9 +271,11 @@ def find_predictions(run: str, settings: Sequence[str] = ()) -> list[tuple[str, 
         return [(run, path)]
     base, at, part = run.rpartition("@")
     if at and not path.exists() and _is_configuration(Path(base)):
-        return _evaluations(Path(base), part, settings)
+        with advising_for(base, settings):
+            return _evaluations(Path(base), part, settings)
     if _is_configuration(path):
-        return _evaluations(path, None, settings)
+        with advising_for(path, settings):
+            return _evaluations(path, None, settings)
     raise InputError(
         f"there is no run {shorten(run)}{nearest_beside(path)}. A run is a configuration (conf/demo.yaml, "
         "conf/demo.yaml@1 or conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"
