@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_output import PERCENT, num_questions, print_json, print_table
+from flows.cli_output import PERCENT, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
 from flows.cli_session import Json, Settings, advising_for, as_given, open_run, working
-from kgqa_core.errors import ArtifactError, ConfigError, InputError, nearest_beside, shorten, with_nearest
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, counted, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
@@ -137,7 +137,7 @@ def confidence(
         print_json(document)
         return
     rows = [(f"{one['threshold']:.3f}", f"{one['coverage']:.1f}", f"{one['risk']:.1f}") for one in document["curve"]]
-    title = f"{num_questions(document['num_questions'])}, {PERCENT}"
+    title = f"{counted(document['num_questions'], 'question')}, {PERCENT}"
     print_table(title, ("confidence, at least", "answered", "wrong of these"), rows, figures_from=0)
     held, whole, fit = document["test"], document["without"], document["calibration"]
     said = (  # the threshold as it is: rounded, it would keep back others
@@ -214,7 +214,7 @@ def print_comparison(judged: Sequence[tuple[EvaluatedRun, Figures]], rows: Seque
     for run, figures in judged:
         cells = (show_figure(figures, metric) for metric in ("hits1", "f1", "em"))
         shown.append((letters[run.name], run.name, run.source.system, *cells))
-    title = f"{num_questions(len(judged[0][0].asked))}, {PERCENT}, [95 % interval]"
+    title = f"{counted(len(judged[0][0].asked), 'question')}, {PERCENT}, [95 % interval]"
     print_table(title, ("", "run", "system", "Hits@1", "F1", "EM"), shown, figures_from=3)
     pairs = dict.fromkeys((row.first, row.second) for row in rows)
     for pair in pairs:

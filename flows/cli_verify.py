@@ -35,7 +35,7 @@ def verify(
 
     from kgqa_core.artifacts import MANIFEST, inspect_artifact
     from kgqa_core.config_file import home_here
-    from kgqa_core.errors import ArtifactError
+    from kgqa_core.errors import ArtifactError, counted
     from kgqa_core.run.pipeline import PROGRESS
 
     pipeline = None if conf is None else open_run(conf, None)
@@ -65,12 +65,13 @@ def verify(
     if as_json:
         print_json({"artifacts": len(folders), "files": num_files, "bytes": num_bytes, "damaged": damaged})
     else:
-        read = f"{len(folders)} artifacts of {root.parent}, {num_files} files, {num_bytes / 1e6:,.1f} MB read"
+        read = f"{counted(len(folders), 'artifact')} of {root.parent}, {counted(num_files, 'file')}, "
+        read += f"{num_bytes / 1e6:,.1f} MB read"
         removed = f", {len(damaged) - len(lost)} removed" if remove and damaged else ""
         typer.echo(f"{read}: {len(damaged) or 'none'} damaged{removed}")
     if lost:
         first, files = next(iter(lost.items()))
-        more = f", and {len(lost) - 1} more artifacts (--json lists them)" if len(lost) > 1 else ""
+        more = f", and {counted(len(lost) - 1, 'more artifact')} (--json lists them)" if len(lost) > 1 else ""
         again = "Removed (--remove), they are made again by the next run, unless their source has changed since"
         if first.startswith(RELEASES):
             again = (
