@@ -31,7 +31,7 @@ def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, pa
     champion = releases.champion()  # which may be that one, made again after somebody deleted its folder
     before = champion.id if champion else None
     for one in filter(None, (challenger, champion)):
-        with suppress(ArtifactError):  # where it is asked, it is said what is wrong
+        with suppress(ArtifactError):  # said where it is asked or served
             releases.restore(one)
     found: dict[str, Any] = {"challenger": challenger.id, "champion": before}
     if champion is not None and champion.id == challenger.id:
