@@ -216,9 +216,8 @@ class Releases:
         """Return the release of an id, or of its first characters; InputError with those that there are."""
         found = [one for one in self.ids() if one.startswith(name)]
         if len(found) != 1:
-            raise InputError(
-                f"there is no release {name!r} of {self.model}; there are {', '.join(self.ids()) or 'none'}"
-            )
+            what = f"{len(found)} releases begin with" if found else "there is no release"
+            raise InputError(f"{what} {name!r} of {self.model}; there are {', '.join(self.ids()) or 'none'}")
         return Release(self.folder / found[0], **read_manifest(self.folder / found[0]))
 
     def make(self, config: RunConfig, pipeline: Pipeline, parent: str | None, kgqa: str) -> Release:

@@ -234,6 +234,14 @@ def test_a_start_that_was_deleted_stops_nothing(releases: Releases, tiny_copy: R
         resolve_start(started(tiny_copy, f"models:/{MODEL}@gone"))
 
 
+def test_the_beginning_of_several_releases_names_none(releases: Releases, release: Release) -> None:
+    shutil.copytree(release.folder, release.folder.with_name(f"{release.id}0"))
+    with pytest.raises(
+        InputError, match=f"2 releases begin with '{release.id[:3]}' of {MODEL}; there are {release.id}"
+    ):
+        releases.read(release.id[:3])
+
+
 def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, release: Release) -> None:
     stored = releases.home / "artifacts" / "explorer" / release.explorer
     with (stored / "model.safetensors").open("r+b") as weights:  # one file under two links
