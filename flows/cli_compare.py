@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_output import PERCENT, num_questions, print_json, print_table
+from flows.cli_output import PERCENT, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
-from flows.cli_session import Json, Settings, as_given, open_run, working
-from kgqa_core.errors import ArtifactError, ConfigError, InputError, nearest_beside, shorten, with_nearest
+from flows.cli_session import Json, Settings, advising_for, as_given, open_run, working
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, counted, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
@@ -137,7 +137,7 @@ def confidence(
         print_json(document)
         return
     rows = [(f"{one['threshold']:.3f}", f"{one['coverage']:.1f}", f"{one['risk']:.1f}") for one in document["curve"]]
-    title = f"{num_questions(document['num_questions'])}, {PERCENT}"
+    title = f"{counted(document['num_questions'], 'question')}, {PERCENT}"
     print_table(title, ("confidence, at least", "answered", "wrong of these"), rows, figures_from=0)
     held, whole, fit = document["test"], document["without"], document["calibration"]
     said = (  # the threshold as it is: rounded, it would keep back others
@@ -214,7 +214,7 @@ def print_comparison(judged: Sequence[tuple[EvaluatedRun, Figures]], rows: Seque
     for run, figures in judged:
         cells = (show_figure(figures, metric) for metric in ("hits1", "f1", "em"))
         shown.append((letters[run.name], run.name, run.source.system, *cells))
-    title = f"{num_questions(len(judged[0][0].asked))}, {PERCENT}, [95 % interval]"
+    title = f"{counted(len(judged[0][0].asked), 'question')}, {PERCENT}, [95 % interval]"
     print_table(title, ("", "run", "system", "Hits@1", "F1", "EM"), shown, figures_from=3)
     pairs = dict.fromkeys((row.first, row.second) for row in rows)
     for pair in pairs:
@@ -271,9 +271,11 @@ def find_predictions(run: str, settings: Sequence[str] = ()) -> list[tuple[str, 
         return [(run, path)]
     base, at, part = run.rpartition("@")
     if at and not path.exists() and _is_configuration(Path(base)):
-        return _evaluations(Path(base), part, settings)
+        with advising_for(base, settings):
+            return _evaluations(Path(base), part, settings)
     if _is_configuration(path):
-        return _evaluations(path, None, settings)
+        with advising_for(path, settings):
+            return _evaluations(path, None, settings)
     raise InputError(
         f"there is no run {shorten(run)}{nearest_beside(path)}. A run is a configuration (conf/demo.yaml, "
         "conf/demo.yaml@1 or conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"

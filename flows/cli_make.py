@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli_session import open_run, working
+from kgqa_core.errors import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +76,9 @@ def make_questions(
         for made, row in enumerate(draw_questions(built, num=num, hops=hops, seed=seed), 1):  # noqa: B007
             split = "dev" if lot.random() < DEV_SHARE else "train"
             streams[split].write(json.dumps(row, ensure_ascii=False) + "\n")
-    typer.echo(f"{made} questions in {out}" + ("" if made == num else f": the graph gave no {num} different ones"))
+    typer.echo(
+        f"{counted(made, 'question')} in {out}" + ("" if made == num else f": the graph gave no {num} different ones")
+    )
 
 
 def _built(path: Path, names: Path | None, out: Path, max_rejected: float | None) -> Pipeline:

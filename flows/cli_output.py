@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flows.cli_session import make_console
+from kgqa_core.errors import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,11 +37,6 @@ CHANGES_TITLE, CHANGES_HEADER = "Changes since the last build", ("of", "before",
 def plain(text: str) -> str:
     """Return a text with its control characters written out: names are other people's, and a terminal obeys."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def num_questions(num: int) -> str:
-    """Return how many questions there are, for a heading."""
-    return f"{num:,} question{'s' * (num != 1)}"
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -79,7 +75,7 @@ def print_scores(figures: Mapping[str, Any]) -> None:
     rows = [
         (name, show_figure(strict, name) if name in strict else "", show_percent(published.get(name))) for name in names
     ]
-    title = f"{num_questions(figures['n'])}, {PERCENT}, [95 % interval]"
+    title = f"{counted(figures['n'], 'question')}, {PERCENT}, [95 % interval]"
     print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
     if unknown := figures["no_ground_truth"]:
         say(f"! {unknown:,} of {figures['n']:,} questions have no ground truth: they count as wrong in all figures")
@@ -200,7 +196,7 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
                     say(line)
         say("---")
     topics = ", ".join(reply.topics) or "no topic"
-    spent = f"{len(reply.calls)} call{'s' * (len(reply.calls) != 1)}, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
+    spent = f"{counted(len(reply.calls), 'call')}, {counted(reply.tokens, 'token')}, {reply.seconds:.2f} s"
     sure = "" if reply.confidence is None else f" (confidence {reply.confidence:.2f})"
     legend = " (* an answer)" if reply.candidates else ""
     by = "" if reply.answered_by in ("", "lm") else f" ({reply.answered_by})"  # no language model answered
@@ -224,7 +220,7 @@ def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
 
     systems = {system: figures, **figures.get("controls", {})}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]
-    title = f"{num_questions(figures['n'])} in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
+    title = f"{counted(figures['n'], 'question')} in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
     print_table(title, ("system", *COLUMNS.values()), rows, figures_from=1)
 
 
@@ -234,7 +230,7 @@ def print_rejects(rejects: Sequence[Reject], num: int | None = None, kept_in: Pa
     for reject in rejects[:NUM_REJECTS]:
         say(f"not used: {reject.file}, line {reject.line}: {reject.reason}", err=True)
     if num > NUM_REJECTS or (num and kept_in):
-        say(f"not used: {num:,} lines in all{f', kept in {kept_in}' if kept_in else ''}", err=True)
+        say(f"not used: {counted(num, 'line')} in all{f', kept in {kept_in}' if kept_in else ''}", err=True)
 
 
 def show_percent(value: float | None) -> str:
@@ -264,7 +260,7 @@ def change_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for label, change in moved[:NUM_RELATIONS]:
         yield from _set_row(f"triples of {label}", change)
     if len(moved) > NUM_RELATIONS:
-        yield (f"triples of {len(moved) - NUM_RELATIONS} more relations", "", "", "", "")
+        yield (f"triples of {counted(len(moved) - NUM_RELATIONS, 'more relation')}", "", "", "", "")
     if graph["num_renamed"]:
         yield ("entities with another name", "", str(graph["num_renamed"]), "", "")
     yield from _percent_row("entities with a name, percent", graph["named_before"], graph["named_after"])

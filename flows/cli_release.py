@@ -58,7 +58,8 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
         print_json({"champion": champion, "moves": [asdict(move) for move in moves], "releases": ids})
         return
     rows = [(move.when, move.kind, move.from_release or "–", move.to_release, move.why) for move in moves]
-    print_table(f"Champion of {releases.model}: {champion or 'none'}", ("when", "what", "from", "to", "why"), rows)
+    title = f"Champion of {releases.model}: {champion or 'none'}"
+    print_table(title, ("when", "what", "from", "to", "why"), rows) if rows else typer.echo(title)
     typer.echo(f"Releases, the oldest first: {', '.join(ids) or 'none'}")
 
 

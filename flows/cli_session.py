@@ -35,6 +35,7 @@ P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes of Ctrl-C and of SIGTERM
+SERVING = ("serve", "view")  # commands that go on until they are stopped, and make no stages
 PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
 REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
@@ -66,6 +67,21 @@ def as_given(conf: Path | str, settings: Sequence[str] | None) -> str:
     return shlex.join([str(conf), *(f"--set={one}" for one in settings or ())])
 
 
+def with_conf(message: str, conf: Path | str, settings: Sequence[str] | None) -> str:
+    """Return a message that advises for CONF as lines that can be pasted."""
+    return re.sub(r"\bCONF\b", lambda _: as_given(conf, settings), message)
+
+
+@contextmanager
+def advising_for(conf: Path | str, settings: Sequence[str] | None) -> Iterator[None]:
+    """Let errors about one of several configurations advise for that one."""
+    try:
+        yield
+    except KgqaError as problem:
+        problem.args = (with_conf(str(problem), conf, settings),)
+        raise
+
+
 def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
     """Return ``command`` with our errors as a message and an exit code in the place of a traceback."""
 
@@ -83,13 +99,13 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
                 raise
             for one in (ended, ended.__context__):  # Prefect keeps it; DuckDB would list at exit all that is held
                 traceback.clear_frames(one.__traceback__ if one else None)
-            typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
+            kept = ": finished stages are kept, and the same command goes on from there"
+            typer.echo(f"stopped{'' if command.__name__ in SERVING else kept}", err=True)
             raise typer.Exit(TERMINATED if isinstance(ended, SystemExit) else INTERRUPTED) from None
         # Outside, where the error is gone and holds no arrays of its frames: what is imported here needs memory.
         conf, settings = kwargs.get("conf"), kwargs.get("settings")
-        if conf and not str(conf).startswith("models:/"):  # advice is then a line that can be pasted
-            told = as_given(str(conf), settings if isinstance(settings, list) else None)
-            message = re.sub(r"\bCONF\b", lambda _: told, message)
+        if conf and not str(conf).startswith("models:/"):
+            message = with_conf(message, str(conf), settings if isinstance(settings, list) else None)
         _tell("error", message)
         raise typer.Exit(code)
 

@@ -9,6 +9,7 @@ import typer
 
 from flows.cli_output import print_json, print_table, say
 from flows.cli_session import Conf, Json, Settings, make_console, open_run, working
+from kgqa_core.errors import counted
 
 if TYPE_CHECKING:
     from kgqa_core.artifacts import Artifact
@@ -124,14 +125,14 @@ def print_answer(document: dict[str, Any]) -> None:
         ]
         print_table("Views", ("view", "rows", "columns"), rows)
     elif "file" in document:
-        typer.echo(f"{document['rows']} rows in {document['file']}")
+        typer.echo(f"{counted(document['rows'], 'row')} in {document['file']}")
     else:
         header, shown = [column["name"] for column in document["columns"]], document["rows"]
         if shown and len(header) * LEAST_WIDTH > make_console().width:
             for number, row in enumerate(shown, 1):  # beside each other the cells would have no room
                 print_table(f"row {number}", ("column", "value"), zip(header, map(show_cell, row), strict=True))
         elif shown or not document["more"]:
-            print_table(f"{len(shown)} rows", header, (map(show_cell, row) for row in shown))
+            print_table(counted(len(shown), "row"), header, (map(show_cell, row) for row in shown))
         if document["more"]:
             there, printed = ("more", "more") if shown else ("rows", "N")
             typer.echo(f"There are {there}: --limit N prints {printed} of them, --out FILE writes all.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli_output import print_json, print_status, print_table, say
-from flows.cli_session import Json, Settings, as_given, open_run, working
+from flows.cli_session import Json, Settings, as_given, open_run, with_conf, working
 from kgqa_core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def status(
         try:
             accepted = pipeline.accepted_instead()
         except ArtifactError as problem:
-            lost = str(problem)
+            lost = with_conf(str(problem), conf, settings)
         left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
         left["refused"] = refused(pipeline.home)
     runs = {what: [note.run.name for note in notes] for what, notes in left.items()}

@@ -12,6 +12,7 @@ import typer
 from flows.cli_output import print_table
 from flows.cli_session import Conf, Settings, open_run, working
 from kgqa_core.artifacts import written_whole
+from kgqa_core.errors import counted
 
 if TYPE_CHECKING:
     from flows.neighbourhood import Neighbourhood
@@ -122,7 +123,7 @@ def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int
             with written_whole(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
                 stream.writelines(lines)
     if out is not None:
-        typer.echo(f"{len(found) if limit is None else min(limit, len(found)):,} triples in {out}", err=True)
+        typer.echo(f"{counted(len(found) if limit is None else min(limit, len(found)), 'triple')} in {out}", err=True)
 
 
 def lines_of(found: Neighbourhood, format: str, limit: int | None) -> Iterable[str]:
@@ -153,7 +154,7 @@ def print_neighbourhood(found: Neighbourhood, limit: int) -> None:
     """Print the first triples as a table, and what there is beside them."""
     graph = found.graph
     topics = ", ".join(shown(graph.label_of(topic), graph.name_of(topic)) for topic in found.topics)
-    title = f"{len(found):,} triples of {found.num_entities:,} entities around {topics or 'no topic'}"
+    title = f"{counted(len(found), 'triple')} of {counted(found.num_entities, 'entity')} around {topics or 'no topic'}"
     rows = [(shown(*row[:2]), row[2], shown(*row[3:])) for row in found.rows(limit)]
     print_table(title, ("head", "relation", "tail"), rows)
     if len(found) > limit:

@@ -10,6 +10,7 @@ import typer
 
 from flows.cli_output import print_json, print_table
 from flows.cli_session import Json, Settings, working
+from kgqa_core.errors import counted
 
 if TYPE_CHECKING:
     from flows.pipeline import SweepSummary
@@ -60,12 +61,12 @@ def sweep_document(plan: Sweep, done: SweepSummary) -> dict[str, Any]:
 def print_sweep(plan: Sweep, document: dict[str, Any]) -> None:
     """Print the table of a sweep, and where its tables and plots are."""
     num_dimensions = len(plan.file.compared)
-    title = f"Sweep {plan.name}: {len(plan.points)} runs"
+    title = f"Sweep {plan.name}: {counted(len(plan.points), 'run')}"
     if any(point["num_explorers"] > 1 for point in document["points"]):
         title += "; n explorers each, mean ± standard deviation"
     print_table(title, document["header"], document["cells"], figures_from=num_dimensions)
     num_built = sum(bool(keys) for keys in document["built"].values())
-    typer.echo(f"{num_built} runs had something to do, {len(plan.points) - num_built} were there.")
+    typer.echo(f"{counted(num_built, 'run')} had something to do, {len(plan.points) - num_built} were there.")
     typer.echo(f"Tables and plots:\n  {document['folder']}")
     for plot in document["plots"]:
         typer.echo(f"  {plot}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -30,8 +30,9 @@ def up(
         int | None, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_MLFLOW_PORT", show_default="5000")
     ] = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", envvar="KGQA_HOST", help="Where the servers listen.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(metavar="ADDRESS", envvar="KGQA_HOST", help="Where the servers listen.", show_default="127.0.0.1"),
+    ] = None,
     worker: Annotated[
         list[str] | None,
         typer.Option(metavar="POOL", help="A work pool that gets a worker here; repeatable. Default: kgqa-cpu."),
@@ -65,15 +66,19 @@ def up(
     else:
         from tasks import services as of
 
-        wanted = {"host": host, "prefect_port": prefect_port or 4200, "mlflow_port": mlflow_port or 5000}
-        wanted |= {"pools": worker or ["kgqa-cpu"], "deployments": deployments_file(deployments)}
+        wanted: dict[str, Any] = {"prefect_port": prefect_port or 4200, "mlflow_port": mlflow_port or 5000}
+        wanted |= {
+            "host": host or "127.0.0.1",
+            "pools": worker or ["kgqa-cpu"],
+            "deployments": deployments_file(deployments),
+        }
         with working("starting"):
             if foreground:
                 of.run_here(home, **wanted)
                 return
             services, fresh = of.up(home, **wanted)
         if not fresh:
-            require_as_asked(services, worker, deployments, {"prefect": prefect_port, "mlflow": mlflow_port})
+            require_as_asked(services, worker, deployments, {"prefect": prefect_port, "mlflow": mlflow_port}, host)
     if not print_services(services, fresh=fresh, as_json=as_json) and status:
         raise typer.Exit(1)
 
@@ -107,9 +112,13 @@ def deployments_file(given: Path | None) -> Path:
 
 
 def require_as_asked(
-    services: Services, pools: list[str] | None, deployments: Path | None, ports: dict[str, int | None]
+    services: Services,
+    pools: list[str] | None,
+    deployments: Path | None,
+    ports: dict[str, int | None],
+    host: str | None,
 ) -> None:
-    """Raise ConfigError where what runs already has not the workers, deployments or ports that were asked for."""
+    """Raise ConfigError where what runs already has not the workers, deployments, ports or address asked for."""
     from kgqa_core.errors import ConfigError
 
     lacking = [f"a worker of {pool}" for pool in pools or () if pool not in services.pools]
@@ -118,6 +127,8 @@ def require_as_asked(
     for name, port in ports.items():
         if port is not None and name in services.own and urlsplit(getattr(services, name)).port != port:
             lacking.append(f"{name} at port {port}")
+    if host and services.own and host != services.host:
+        lacking.append(f"servers at {host}")
     if lacking:
         raise ConfigError(f"it runs already, without {' and '.join(lacking)}: `kgqa down`, then this again")
 

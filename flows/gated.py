@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 from flows.summary import RunSummary
 from kgqa_core.config import RunConfig
+from kgqa_core.errors import ArtifactError
 from kgqa_core.run.pipeline import Pipeline
 from tasks.gate import judge, refuse
 from tasks.registry import point_aliases
@@ -28,6 +30,9 @@ def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, pa
     challenger = releases.make(config, pipeline, parent, metadata.version("kgqa"))
     champion = releases.champion()  # which may be that one, made again after somebody deleted its folder
     before = champion.id if champion else None
+    for one in filter(None, (challenger, champion)):
+        with suppress(ArtifactError):  # said where it is asked or served
+            releases.restore(one)
     found: dict[str, Any] = {"challenger": challenger.id, "champion": before}
     if champion is not None and champion.id == challenger.id:
         why = f"nothing new: release {champion.id} is the champion already"

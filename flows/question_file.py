@@ -91,6 +91,8 @@ def require_places(path: Path, out: Path | TextIO | None = None) -> None:
         raise InputError(f"cannot write {out}: give a file that ends in .jsonl or .parquet")
     if isinstance(out, Path) and not out.parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.parent}")
+    if isinstance(out, Path) and out.exists() and out.samefile(path):
+        raise InputError(f"cannot write {out}: it holds the questions. Give another file")
 
 
 @contextmanager

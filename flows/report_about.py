@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.cli_lint import lint_tables, read_lint
-from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows, num_questions
+from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows
 from flows.report import MOST_SINGLE, Beside, build, packed
 from flows.result_tables import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
 from kgqa_core.artifacts import read_artifact
+from kgqa_core.errors import counted
 from kgqa_core.evaluation.figures import ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
 from kgqa_core.evaluation.tables import report_scopes
@@ -126,7 +127,7 @@ def explorer_overview(evaluated: Evaluated) -> dict[str, Any]:
     cells = sorted((cell[:-1] for rows in read for cell in report_cells(rows)), key=lambda cell: scopes.index(cell[0]))
     answers = sorted((cell for rows in read for cell in answer_cells(rows)), key=lambda c: ANSWER_BUCKETS.index(c[0]))
     if cells:
-        title = f"{num_questions(round(every[0].overall['n']))}, {PERCENT}, [95 % interval]"
+        title = f"{counted(round(every[0].overall['n']), 'question')}, {PERCENT}, [95 % interval]"
         tables.append(_table(title, HEADER[:-1], cells, 2))
     if answers:
         tables.append(_table("By the number of answers", ANSWER_HEADER, answers, 2))
@@ -148,9 +149,8 @@ def published_table(systems: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     continue  # not all numbers of hops were asked here: nobody knows which are theirs
                 ours = [one[PUBLISHED[name]] for one in (groups if len(theirs) > 1 else [row["overall"]])]
                 players = row["about"]["answered_by"] or "no language model"
-                differs = (
-                    f"theirs: {method[:-1]}, all questions; ours: {players}, {systems['num_questions']:,} questions"
-                )
+                asked = counted(systems["num_questions"], "question")
+                differs = f"theirs: {method[:-1]}, all questions; ours: {players}, {asked}"
                 apart = " / ".join(f"{mine - value:+.1f}" for mine, value in zip(ours, theirs, strict=True))
                 shown = " / ".join(f"{mine:.1f}" for mine in ours)
                 found.append((cells["system"], name.removeprefix("published "), differs, values, shown, apart))

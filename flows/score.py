@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import InputError, counted, shorten
 from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.metrics import Outcome
 from kgqa_core.evaluation.predictions import read_predictions, require_file
@@ -60,8 +60,8 @@ def score_file(path: Path) -> dict[str, Any]:
         raise InputError(f"{shorten(str(path))} is empty: it holds no predictions; run the evaluation again")
     if num_unknown == len(published):
         raise InputError(
-            f"{shorten(str(path))}: none of its {num_unknown:,} questions has a ground truth: nothing can be scored. "
-            "Write one into each line, or answer questions that have some: kgqa evaluate CONF --questions FILE"
+            f"{shorten(str(path))}: none of its {counted(num_unknown, 'question')} has a ground truth: nothing can be "
+            "scored. Write one into each line, or answer questions that have some: kgqa evaluate CONF --questions FILE"
         )
     strict = {name: float(values[name].mean()) for name in names} | metrics.interval_figures(values)
     return {

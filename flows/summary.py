@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.result_tables import render_planners, render_report
 from kgqa_core.artifacts import written_whole
+from kgqa_core.errors import counted
 from kgqa_core.evaluation.figures import ReportRow, mean_row
 from kgqa_core.evaluation.tables import show_figure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
@@ -142,11 +143,11 @@ def read_facts(outcomes: Sequence[StageOutcome]) -> Iterator[Fact]:
         report = _read(folder / f"{stage}.json") if stage in ("dump", "graph", "subgraphs") else {}
         if stage == "dump":
             lines = ", ".join(f"{count:,} {use.replace('_', ' ')}" for use, count in report["lines"].items() if count)
-            yield outcome.key, f"{report['num_lines']:,} lines: {lines}"
+            yield outcome.key, f"{counted(report['num_lines'], 'line')}: {lines}"
         elif stage == "graph":
             yield from graph_facts(report, _read(folder / "closure.json"))
         elif stage == "subgraphs":
-            sizes = f"{report['num_triples']:,} triples in all, {report['largest']:,} in the largest"
+            sizes = f"{counted(report['num_triples'], 'triple')} in all, {report['largest']:,} in the largest"
             yield stage, f"{report['num_subgraphs']:,}, {report['num_with_answer']:,} of them with an answer; {sizes}"
         elif stage == "questions":
             yield from question_facts(_read(folder / "lint.json"))
@@ -155,8 +156,8 @@ def read_facts(outcomes: Sequence[StageOutcome]) -> Iterator[Fact]:
 def graph_facts(graph: dict[str, Any], closure: dict[str, Any]) -> Iterator[Fact]:
     """Yield what a graph holds and, where it is a closure, what each step added."""
     kinds = ", ".join(f"{count:,} {KINDS[kind]}" for kind, count in (graph.get("kinds") or {}).items() if count)
-    sizes = f"{graph['num_relations']:,} relations, {graph['num_triples']:,} triples"
-    yield "graph", f"{graph['num_entities']:,} entities{f' ({kinds})' if kinds else ''}, {sizes}"
+    sizes = f"{counted(graph['num_relations'], 'relation')}, {counted(graph['num_triples'], 'triple')}"
+    yield "graph", f"{counted(graph['num_entities'], 'entity')}{f' ({kinds})' if kinds else ''}, {sizes}"
     for hop in closure.get("hops", ()):
         if hop["hop"]:
             yield f"  step {hop['hop']}", f"{hop['num_entities']:,} new entities, {hop['num_triples']:,} new triples"
@@ -171,8 +172,10 @@ def question_facts(lint: dict[str, Any]) -> Iterator[Fact]:
     splits: dict[str, list[dict[str, Any]]] = {}
     for row in lint["coverage"]:
         splits.setdefault(row["split"], []).append(row)
-    steps = "1 step" if lint["max_steps"] == 1 else f"{lint['max_steps']} steps"
     for split, rows in splits.items():
         total = sum(row["num_questions"] for row in rows)
         reached = sum(row["num_questions"] * row["any_gold"] for row in rows) / total if total else 0.0
-        yield f"questions, {split}", f"{total:,}; an answer within {steps} for {reached:.1f} %"
+        yield (
+            f"questions, {split}",
+            f"{total:,}; an answer within {counted(lint['max_steps'], 'step')} for {reached:.1f} %",
+        )

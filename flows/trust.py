@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import InputError, counted, shorten
 from kgqa_core.evaluation.metrics import Floats, calibration_error, risk_area
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import EvaluatedRun
@@ -102,7 +102,9 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
     if not alike[1] <= alike[0]:
         raise InputError(f"{test[0].name} was answered by other settings or another model than {dev[0].name}")
     if both := sorted(dev[0].asked.keys() & test[0].asked.keys()):
-        raise InputError(f"{len(both)} questions are in dev and in {test[0].name}: {shorten(both[0])}; judge on others")
+        raise InputError(
+            f"dev and {test[0].name} share {counted(len(both), 'question')}: {shorten(both[0])}; judge on others"
+        )
     (chosen_on, right_there), (told, right) = _pooled(dev), _pooled(test)
     curve, own = risk_coverage(chosen_on, right_there), risk_coverage(told, right)
     least = curve.least(risk)

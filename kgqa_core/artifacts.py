@@ -36,6 +36,7 @@ BLOCK_BYTES = 4 * 2**20  # a larger file has a checksum per block
 TO_SAVE_BYTES = 4 * 2**20  # a buffer of 1 MiB and a header
 SAMPLED_BLOCKS = 4  # of each large file, that are checked when an artifact is opened
 _log = logging.getLogger(__name__)
+_warn_once = lru_cache(maxsize=2**10)(_log.warning)  # of an artifact that a run looks for several times
 
 # How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
 # DuckDB; a quota; numpy; DuckDB when it spills; SQLite. Then how DuckDB says that a file may not grow.
@@ -226,7 +227,7 @@ def read_artifact(folder: Path) -> Artifact | None:
     """
     artifact, faults = inspect_artifact(folder)
     if faults:
-        _log.warning("artifact %s is damaged: %s is missing or not as it was written", folder, faults[0])
+        _warn_once("artifact %s is damaged: %s is missing or not as it was written", folder, faults[0])
     return None if faults else artifact
 
 

@@ -78,6 +78,12 @@ def shorten(value: object, limit: int = MAX_SHOWN) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
+def counted(num: int, noun: str) -> str:
+    """Return a number of things: ``1 question``, ``2,000 questions``, ``2 entities``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{num:,} {noun if num == 1 else many}"
+
+
 def nearest(value: str, legal: Iterable[str], count: int = 1, *, cutoff: float = NEAR) -> list[str]:
     """Return up to ``count`` members of ``legal`` that look most like ``value``, by ``cutoff`` or more, best first."""
     return get_close_matches(value, list(legal), n=count, cutoff=cutoff)

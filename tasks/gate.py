@@ -136,7 +136,7 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
         if encoder.name != card.encoder_name:
             raise ArtifactError(f"the release {release.id} reads texts by {card.encoder_name}; here is {encoder.name}")
         system = opening.load_system(
-            release.served,
+            explorer.folder,
             graph=graph,
             encoder=encoder.name,
             encode=lambda texts: opening.unit_norm(

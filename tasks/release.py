@@ -216,9 +216,8 @@ class Releases:
         """Return the release of an id, or of its first characters; InputError with those that there are."""
         found = [one for one in self.ids() if one.startswith(name)]
         if len(found) != 1:
-            raise InputError(
-                f"there is no release {name!r} of {self.model}; there are {', '.join(self.ids()) or 'none'}"
-            )
+            what = f"{len(found)} releases begin with" if found else "there is no release"
+            raise InputError(f"{what} {name!r} of {self.model}; there are {', '.join(self.ids()) or 'none'}")
         return Release(self.folder / found[0], **read_manifest(self.folder / found[0]))
 
     def make(self, config: RunConfig, pipeline: Pipeline, parent: str | None, kgqa: str) -> Release:
@@ -246,23 +245,23 @@ class Releases:
     def restore(self, release: Release) -> list[str]:
         """Put back what a release needs and the artifact store has lost; return the keys of these stages.
 
-        Raises ArtifactError where the release's own files are damaged, as those are that the store had under one link,
-        and where what is served is not what was trained.
+        What the release lost, and the store has as it was, is put back there, too. Raises ArtifactError where the files
+        of both are damaged, as one file is under two links, and where what is served is not what was trained.
         """
         lost = []
         for key, fingerprint in release.stages.items():
             stage = key.partition("-")[0]
-            target = self.home / "artifacts" / stage / fingerprint
-            if read_artifact(target) is None:
-                kept = release.folder / ARTIFACTS / stage / fingerprint
-                whole, faults = inspect_artifact(kept, whole=True)  # linked, the next run would take it for whole
-                if whole is None or faults:
-                    raise damaged(release, kept / (faults or ["manifest.json"])[0])
-                shutil.rmtree(target, ignore_errors=True)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with written_whole(target) as partial:
-                    link_folder(kept, partial)
-                lost.append(key)
+            target, kept = (one / ARTIFACTS / stage / fingerprint for one in (self.home, release.folder))
+            whole, faults = inspect_artifact(kept)
+            if stored := read_artifact(target):
+                if faults and whole and whole.content == stored.content:  # a disk lost it, and a run made it again
+                    link_folder(target, kept)
+                continue
+            whole, faults = inspect_artifact(kept, whole=True)  # linked, the next run would take it for whole
+            if whole is None or faults:
+                raise damaged(release, kept / (faults or ["manifest.json"])[0])
+            link_folder(kept, target)
+            lost.append(key)
         trained = read_artifact(self.home / "artifacts" / "explorer" / release.explorer)
         for entry in trained.files if trained else ():  # what is served is a copy, of which no manifest tells
             copy = release.served / entry.name
@@ -379,7 +378,7 @@ def card_of(config: RunConfig, explorer: Artifact, graph: Artifact, kgqa: str) -
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Link every file of a folder into a new one, or copy it where the file system has no links."""
+    """Put a folder in the place of another, its files linked, or copied where the file system has no links."""
 
     def link(path: str, to: str) -> str:
         try:
@@ -388,7 +387,10 @@ def link_folder(source: Path, target: Path) -> None:
             shutil.copy2(path, to)
         return to
 
-    shutil.copytree(source, target, copy_function=link)
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(target) as partial:
+        shutil.copytree(source, partial, copy_function=link)
 
 
 def now() -> str:

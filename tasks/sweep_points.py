@@ -210,9 +210,26 @@ def _points(path: Path, file: SweepFile, given: Sequence[Setting]) -> Iterator[S
         named = Setting("name", _run_name(f"{path.stem} {label or base.stem}"), here)
         base, every = Path(os.path.normpath(base)), [*fixed, *own, named]
         config = configure(base, every, source=f"{base}, with what {here} sets,")
-        values = [json.dumps(one.value, ensure_ascii=False, default=str) for one in every]
-        told = [f"--set={one.key}={value}" for one, value in zip(every, values, strict=True)]
+        values = [_with_whole_paths(one.value, _at(config, one.key)) for one in every]
+        texts = [json.dumps(value, ensure_ascii=False, default=str) for value in values]
+        told = [f"--set={one.key}={text}" for one, text in zip(every, texts, strict=True)]
         yield SweepPoint(label or base.stem, place, config, shlex.join([str(base), *told]))
+
+
+def _at(config: Any, key: str) -> Any:
+    """Return what a configuration, or a part of it, has at a dotted key."""
+    for name in key.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    return config
+
+
+def _with_whole_paths(value: Any, found: Any) -> Any:
+    """Return a setting's value with its paths as they were ``found``: a command line has another folder to start in."""
+    if isinstance(value, dict):
+        return {name: _with_whole_paths(one, _at(found, name)) for name, one in value.items()}
+    if isinstance(value, list) and isinstance(found, tuple) and len(found) == len(value):
+        return [_with_whole_paths(*pair) for pair in zip(value, found, strict=True)]
+    return str(found) if isinstance(found, Path) and found.is_absolute() else value
 
 
 def _run_name(text: str) -> str:

@@ -195,7 +195,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_artifact_is_not_read_and_is_built_anew(store: ArtifactStore, damage: str) -> None:
+def test_a_damaged_artifact_is_not_read_and_is_built_anew(
+    store: ArtifactStore, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made, _ = store.build(RECIPE, write_five)
     DAMAGES[damage](made.folder)
     (made.folder / "stray.txt").write_text("left from before")
@@ -204,6 +206,7 @@ def test_a_damaged_artifact_is_not_read_and_is_built_anew(store: ArtifactStore, 
     assert (now, again.content) == (True, made.content)
     assert entries(store) == {RECIPE.fingerprint}
     assert not (made.folder / "stray.txt").exists()
+    assert caplog.text.count("is damaged") == (damage != "no manifest")  # said once, however often it is looked for
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_questions_without_a_ground_truth_are_counted_and_where_there_are_no_oth
     shown = kgqa("score", str(tmp_path / "predictions.jsonl")).stdout
     assert "1 of 2 questions have no ground truth" in shown
     for path in (write_lines(tmp_path, unknown), write(tmp_path / "asked.parquet", [ask("a")])):
-        with pytest.raises(InputError, match=r"none of its 1 questions has a ground truth.*kgqa evaluate CONF"):
+        with pytest.raises(InputError, match=r"none of its 1 question has a ground truth.*kgqa evaluate CONF"):
             score_file(path)
     claim = ask("a", claim=1, verdict=True)
     assert score_file(write(tmp_path / "claim.parquet", [claim]))["no_ground_truth"] == 0

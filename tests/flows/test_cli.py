@@ -99,6 +99,11 @@ def test_the_version_is_that_of_the_package():
     assert kgqa("--version").stdout == f"kgqa {expected}\n"
 
 
+def test_a_model_without_a_history_has_no_champion(conf: Path) -> None:
+    told = "Champion of kgqa-towns: none\nReleases, the oldest first: none\n"
+    assert kgqa("history", str(conf)).stdout == told
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -88,7 +88,7 @@ def test_a_file_of_questions_is_answered_line_by_line(finished):
     assert any("flows_through" in path for path in line["evidence"])
     assert "not used: asked.txt, line 2: no entity name in the text" in done.stderr
     done = run.kgqa_here(*asked, "--out", str(run.folder / "answers.jsonl"))
-    assert not done.stdout and "1 lines in all, kept in" in done.stderr
+    assert not done.stdout and "1 line in all, kept in" in done.stderr
     assert json.loads((run.folder / "answers.jsonl").read_text()) == line
     for wrong in (("ask", run.conf), (*asked, "--trace"), ("evaluate", run.conf, "--out", "a.jsonl")):
         run.kgqa_here(*wrong, code=2)

@@ -61,7 +61,10 @@ def test_advice_names_the_run_and_its_settings_as_they_were_given(conf: Path) ->
     said = kgqa("sql", str(conf), "from facts", "--set", "explorer.epochs=2").stderr
     assert f"kgqa build '{conf}' --set=explorer.epochs=2;" in " ".join(said.split())
     said = kgqa("ask", str(conf), "where does the Aare rise?").stderr
-    assert f"kgqa run '{conf}'; kgqa status '{conf}' says more" in " ".join(said.split())
+    advice = f"kgqa run '{conf}'; kgqa status '{conf}' says more"
+    assert advice in " ".join(said.split())
+    for words in (("compare", conf), ("compare", f"{conf}@0", conf), ("report", conf), ("view", f"{conf}@0")):
+        assert advice in " ".join(kgqa(*map(str, words)).stderr.split())
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
@@ -102,6 +105,17 @@ def test_a_command_that_sigterm_ends_says_what_is_kept(capsys: pytest.CaptureFix
         command()
     assert ended.value.exit_code == 143
     assert capsys.readouterr().err.startswith("stopped: finished stages are kept")
+
+
+@pytest.mark.parametrize("name", ["serve", "view"])
+def test_ctrl_c_of_a_command_that_makes_nothing_promises_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    command.__name__ = name
+    with pytest.raises(typer.Exit) as ended:
+        with_exit_code(command)()
+    assert (ended.value.exit_code, capsys.readouterr().err) == (130, "stopped\n")
 
 
 def test_a_stopped_command_lets_go_of_what_it_held() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kgqa_core.config import RunConfig
 from kgqa_core.run.pipeline import Pipeline
+from tasks.release import releases_of
 from tests.conftest import Build, kgqa
 
 NUM_FLIPS = 5  # per kind of artifact
@@ -40,6 +41,30 @@ def test_every_flipped_bit_is_found_and_removed_artifacts_are_made_again(
     (before[1].folder / "edge_tail.npy").write_bytes(flipped)
     told = kgqa("verify", conf)
     assert (told.exit_code, len(told.stderr.splitlines())) == (5, 1) and "edge_tail.npy" in told.stderr
-    assert "1 damaged and removed" in kgqa("verify", conf, "--remove").stdout
+    assert "1 damaged, 1 removed" in kgqa("verify", conf, "--remove").stdout
     assert build_stages(Pipeline(tiny_copy)) == ["graph"]
     assert kgqa("verify").exit_code == 0
+
+
+def test_what_a_release_alone_holds_is_read_too_and_not_removed(
+    tiny_copy: RunConfig, build_stages: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(tiny_copy.runtime.home))
+    releases = releases_of(tiny_copy)
+    release, whole = (
+        releases.make(tiny_copy, Pipeline(tiny_copy), None, "0"),
+        json.loads(kgqa("verify", "--json").stdout),
+    )
+    kept = release.folder / "artifacts" / "explorer" / release.explorer / "model.safetensors"
+    flipped = bytearray(kept.read_bytes())
+    flipped[-1] ^= 1
+    kept.write_bytes(flipped)  # one file under two links
+    assert list(json.loads(kgqa("verify", "--json").stdout)["damaged"]) == [f"explorer/{release.explorer}"]
+    assert kgqa("verify", "--remove").exit_code == 0
+    assert build_stages(Pipeline(tiny_copy)) == ["explorer-seed0"]
+    for words in (("verify",), ("verify", "--remove")):
+        done = kgqa(*words)
+        assert (done.exit_code, "kgqa promote" in done.stderr) == (5, True) and kept.exists()
+    releases.restore(release)
+    assert kgqa("verify").exit_code == 0
+    assert json.loads(kgqa("verify", "--json").stdout)["artifacts"] == whole["artifacts"]

@@ -33,6 +33,7 @@ from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.controls import load_template_control, score_controls
 from kgqa_core.types import Prediction, Question, Reject
+from tests.conftest import kgqa
 from tests.flows.conftest import Configure
 from tests.loading import load_question_file
 
@@ -79,6 +80,17 @@ def whole(pipeline: Pipeline, path: Path, out: Path) -> tuple[list[Question], Se
     with open_predictions(out, system.graph) as write:
         write(questions, predictions)
     return questions, predictions
+
+
+def test_answers_do_not_take_the_place_of_the_questions(conf: Path, lines: Lines, tmp_path: Path) -> None:
+    asked = lines(7)
+    before, linked = asked.read_bytes(), tmp_path / "linked.jsonl"
+    linked.symlink_to(asked)
+    for words in (("ask", conf, "--file"), ("evaluate", conf, "--questions")):
+        for out in (asked, linked):
+            done = kgqa(*map(str, (*words, asked, "--out", out)))
+            assert (done.exit_code, "it holds the questions" in done.stderr) == (3, True), done.stderr
+    assert asked.read_bytes() == before
 
 
 def test_answers_by_the_chunk_are_those_of_all_at_once(

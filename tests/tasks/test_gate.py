@@ -23,7 +23,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks import gate_probe
-from tasks.gate import GATE, Judgement, judge, relation_group, render_verdict, score_control
+from tasks.gate import ANSWERS, GATE, Judgement, answer_gate, judge, relation_group, render_verdict, score_control
 from tasks.release import Release, Releases
 from tests.conftest import Shared, open_run
 
@@ -155,6 +155,19 @@ def test_a_release_that_does_not_load_is_refused(
 
 
 @pytest.mark.slow
+def test_the_weights_that_were_trained_are_judged_whatever_became_of_their_copy(
+    pipeline: Pipeline, release: Release, tmp_path: Path
+) -> None:
+    shutil.copytree(release.folder, tmp_path / "damaged")
+    copy = tmp_path / "damaged" / "served" / "model.safetensors"
+    save_file({name: np.zeros_like(one) for name, one in load_file(copy).items()}, copy)
+    found = []
+    for one in (replace(release, folder=tmp_path / "damaged"), release):
+        shutil.rmtree(pipeline.store.root / ANSWERS, ignore_errors=True)
+        found.append(answer_gate(pipeline, one).content)
+    assert found[0] == found[1]
+
+
 @pytest.mark.usefixtures("asked_here")
 def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
     pipeline: Pipeline, release: Release, tmp_path: Path

@@ -16,6 +16,7 @@ from kgqa_core.errors import ArtifactError, ConfigError, InputError
 from kgqa_core.run.ask import open_served
 from kgqa_core.run.pipeline import Pipeline
 from tasks.release import Release, Releases, champion_of, release_id, releases_of, resolve_start, without_start
+from tests.conftest import Build
 
 MODEL = "kgqa-tiny"
 
@@ -233,6 +234,14 @@ def test_a_start_that_was_deleted_stops_nothing(releases: Releases, tiny_copy: R
         resolve_start(started(tiny_copy, f"models:/{MODEL}@gone"))
 
 
+def test_the_beginning_of_several_releases_names_none(releases: Releases, release: Release) -> None:
+    shutil.copytree(release.folder, release.folder.with_name(f"{release.id}0"))
+    with pytest.raises(
+        InputError, match=f"2 releases begin with '{release.id[:3]}' of {MODEL}; there are {release.id}"
+    ):
+        releases.read(release.id[:3])
+
+
 def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, release: Release) -> None:
     stored = releases.home / "artifacts" / "explorer" / release.explorer
     with (stored / "model.safetensors").open("r+b") as weights:  # one file under two links
@@ -245,6 +254,19 @@ def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, r
     shutil.rmtree(release.folder / "artifacts" / "explorer")
     with pytest.raises(ArtifactError, match=rf"{release.explorer}/manifest\.json is missing"):
         releases.restore(release)
+
+
+def test_a_release_gets_back_what_the_store_made_again(
+    releases: Releases, release: Release, tiny_copy: RunConfig, build_stages: Build
+) -> None:
+    kept = release.folder / "artifacts" / "explorer" / release.explorer
+    with (kept / "model.safetensors").open("r+b") as weights:  # one file under two links
+        weights.seek(-1, os.SEEK_END)
+        weights.write(b"\x7f")
+    assert build_stages(Pipeline(tiny_copy)) == ["explorer-seed0"] and read_artifact(kept) is None
+    assert releases.restore(release) == []
+    mended = read_artifact(kept)
+    assert mended is not None and mended.content == Pipeline(tiny_copy).artifact("explorer-seed0").content
 
 
 def test_weights_that_changed_where_they_are_served_are_not_promoted(releases: Releases, release: Release) -> None:

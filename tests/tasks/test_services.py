@@ -186,6 +186,7 @@ def test_what_runs_already_and_lacks_what_is_asked_for_is_an_error(
         (["--worker", "kgqa-cpu", "--worker", "kgqa-gpu"], "a worker of kgqa-gpu"),
         (["--deployments", "other.yaml"], "the deployments of other.yaml"),
         (["--prefect-port", "8", "--mlflow-port", "9"], "prefect at port 8"),
+        (["--host", "0.0.0.0"], "servers at 0.0.0.0"),
     ):
         done = kgqa("up", *asked)
         assert (done.exit_code, f"it runs already, without {lacks}: `kgqa down`" in done.stderr) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset
+from kgqa_core.config_file import read_config
 from kgqa_core.run.pipeline import Pipeline
 from tasks import sweep_points as points
 from tasks.sweep_points import SeedRow, Spread, Sweep, join_repetitions, read_sweep
@@ -81,6 +83,26 @@ def test_paths_resolve_against_the_file_they_stand_in(
     assert dataset.questions.path == tmp_path / "sweeps/own.jsonl"  # in the sweep
     folder = tmp_path / "data/encoder"
     assert settings(sweep, "encoder", "path", "pooling") == [(folder, "last"), (folder, "first_last")]
+
+
+def test_what_is_advised_for_a_run_is_that_run_wherever_the_command_is_given(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        "base: ../towns.yaml\n"
+        "set:\n"
+        "  encoder: {kind: local, path: encoder}\n"
+        "  explorer.also_train_on: [../rivers.yaml]\n"
+        "  explorer.init_from: models:/kgqa-towns@champion\n"
+        "points:\n"
+        "  - {label: own, set: {dataset.questions: {format: jsonl, files: {train: a.jsonl, dev: s3://towns/b.jsonl}}}}\n"
+        "  - {label: hashed, set: {encoder: {kind: hash}, explorer.also_train_on: []}}\n"
+        "vary: {dataset.questions.train_size: [7, null]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for point in read_sweep(path).points:
+        conf, *overrides = shlex.split(point.given)
+        assert read_config(Path(conf), [one.removeprefix("--set=") for one in overrides]) == point.config
 
 
 def test_a_setting_from_the_command_line_is_for_all_runs_and_comes_before_what_varies(
