@@ -162,7 +162,7 @@ def training_arguments(job: TuneJob, scratch: str) -> TrainingArguments:
         activation_checkpointing_kwargs={"use_reentrant": False},
         # Sharded gradients are summed after each pass: until then, they would be whole on each GPU.
         accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}} if job.sharded else None,
-        seed=job.seed,
+        seed=job.seed % 2**32,  # what NumPy takes
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="no",

@@ -194,6 +194,6 @@ PLANS = "give the section 'plans'"
 
 STAGES = (
     Stage("supervision", 1, "find supervision", _supervision_specs, _find_supervision, asked_for=PLANS, io=True),
-    Stage("dense", 1, "train dense planner", _dense_specs, _train_dense, asked_for=DENSE),
+    Stage("dense", 2, "train dense planner", _dense_specs, _train_dense, asked_for=DENSE),
     Stage("plans", 4, "score planner", _plans_specs, _score_plans),
 )
