@@ -78,7 +78,7 @@ PAPER = {
     "question_noise": 0.0,
     "init_attention": 1.0,
 }
-"""The defaults of ``variant: paper``: EtD appendix C.1, and what its equations say; K and L go by dataset."""
+"""The defaults of ``variant: paper``: EtD appendix B.4, and what its equations say; K and L go by dataset."""
 
 
 class ExplorerSection(Section):
