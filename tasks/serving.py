@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
-from kgqa_core.errors import InputError, shorten, with_nearest
+from kgqa_core.errors import InputError
 from kgqa_core.run.ask import Answerer, Asked, open_served
 from tasks.release import CHAMPION, Release, Releases, champion_of
 
@@ -28,7 +28,6 @@ POLL_SECONDS = 1.0  # between two looks at who is champion
 RETRY_SECONDS = 30.0  # after one that could not be opened, or not be seen
 MAX_ROWS = 1000  # of a request
 MAX_BODY = 8 * 2**20  # bytes of a request
-SHOWN = 60  # characters of an unknown key
 SLOW_SECONDS = 30.0  # that a client may send nothing of its request, or read nothing of the reply
 BODY_SECONDS = 120.0  # that it may take to send all of it, or to read all of the reply
 LAST_SECONDS = 120  # that requests which have begun may take once the server is to end
@@ -36,27 +35,14 @@ HERE = ("127.0.0.1", "localhost")  # names of this machine for itself
 _log = logging.getLogger(__name__)
 
 
-class Known(BaseModel):
-    """An object without unknown keys: one that is misspelt would change the answer unseen."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_known_keys(cls, given: Any) -> Any:
-        unknown = [key for key in given if key not in cls.model_fields] if isinstance(given, dict) else []
-        if unknown:
-            legal = with_nearest(unknown[0][:SHOWN], cls.model_fields)
-            raise ValueError(f"unknown key {shorten(unknown[0], SHOWN)}; legal are {legal}")
-        return given
-
-
-class Row(Known):
+class Row(BaseModel):
     """A question, and its topic entity where it is known."""
 
     question: str
     topic: str | None = None
 
 
-class Request(Known):
+class Request(BaseModel):
     """What MLflow's own server takes, too."""
 
     inputs: list[Row] = Field(max_length=MAX_ROWS)
