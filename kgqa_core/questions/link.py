@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -67,16 +66,12 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
 
 
 def _is_boundary(text: str, place: int) -> bool:
-    return not (0 < place < len(text) and _is_of_word(text[place - 1]) and _is_of_word(text[place]))
+    return not (0 < place < len(text) and is_of_word(text[place - 1]) and is_of_word(text[place]))
 
 
-def _is_of_word(character: str) -> bool:
-    return character.isalnum() or is_mark(character)
-
-
-def is_mark(character: str) -> bool:
-    """Is it an accent, or a vowel sign? What makes an emoji of a sign is not."""
-    return unicodedata.category(character).startswith("M") and character != "\ufe0f"
+def is_of_word(character: str) -> bool:
+    """Is it a letter, a digit, or an accent or vowel sign on one? What makes an emoji of a sign is not."""
+    return character.isalnum() or (unicodedata.category(character).startswith("M") and character != "\ufe0f")
 
 
 def ids_of(value: str, graph: KnowledgeGraph, *, topic: bool = False) -> tuple[int, ...]:
@@ -145,22 +140,14 @@ def spans_of(text: str, name: str) -> list[Span]:
 
 def mask_spans(text: str, spans: Sequence[tuple[Span, str]]) -> str:
     """Replace each span by its placeholder; of spans that overlap the longest counts."""
-    taken: list[Span] = []
-    placeholders: list[str] = []
-    for span, placeholder in sorted(spans, key=lambda item: (item[0][0] - item[0][1], item[0])):
-        if is_apart(span, taken):
-            place = bisect_right(taken, span)
-            taken.insert(place, span)
-            placeholders.insert(place, placeholder)
-    for (start, end), placeholder in zip(reversed(taken), reversed(placeholders), strict=True):
+    covered, taken = bytearray(len(text)), []
+    for (start, end), placeholder in sorted(spans, key=lambda item: (item[0][0] - item[0][1], item[0])):
+        if not any(covered[start:end]):
+            covered[start:end] = b"\1" * (end - start)
+            taken.append((start, end, placeholder))
+    for start, end, placeholder in sorted(taken, reverse=True):
         text = text[:start] + placeholder + text[end:]
     return text
-
-
-def is_apart(span: Span, others: Sequence[Span]) -> bool:
-    """Does ``span`` share no character with ``others``, ascending, which share none with each other?"""
-    place = bisect_right(others, span)
-    return all(span[1] <= start or end <= span[0] for start, end in others[max(place - 1, 0) : place + 1])
 
 
 def mask_topics(text: str, names: Iterable[str], *, claims: Iterable[str] = ()) -> str:

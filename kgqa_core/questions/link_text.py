@@ -7,7 +7,7 @@ entities called "film" or "director", but a name that stands in a masked text is
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from rapidfuzz import fuzz
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Span
-from kgqa_core.questions.link import TOPIC, is_apart, mask_spans, mask_topics, spans_of
+from kgqa_core.questions.link import TOPIC, mask_spans, mask_topics, spans_of
 from kgqa_core.questions.link_names import NameIndex, Run, Words, letter_span, plain_words, words_of
 from kgqa_core.types import Question
 
@@ -158,7 +158,7 @@ class TextLinker:
         for option in sorted(options, key=lambda option: option.rank):
             starts = range(option.places.stop - longest, option.places.start + 1)
             around = (other for start in starts for other in beginning.get(start, ()))
-            if not any(self._swallows(other, option, words) for other in around) and is_apart(option.span, spans):
+            if not any(self._swallows(other, option, words) for other in around) and _is_apart(option.span, spans):
                 taken.append(option)
                 insort(spans, option.span)
         return taken
@@ -207,7 +207,7 @@ class TextLinker:
             return mention
         graph, scores = self.index.graph, [0.0] * len(mention.entities)
         if self.wording.surroundings is not None:
-            others = [word for word, start, end in words if is_apart((start, end), [mention.span])]
+            others = [word for word, start, end in words if _is_apart((start, end), [mention.span])]
             around = [_relations_around(graph, entity) for entity in mention.entities]
             scores = self.wording.surroundings.score(others, around)
         fitting = []
@@ -216,6 +216,12 @@ class TextLinker:
             if score >= max(scores) - MARGIN:
                 fitting.append((-score, first - last, entity))
         return replace(mention, entities=tuple(sorted(entity for _, _, entity in sorted(fitting)[:MAX_BEARERS])))
+
+
+def _is_apart(span: Span, others: Sequence[Span]) -> bool:
+    """Does ``span`` share no character with ``others``, ascending, which share none with each other?"""
+    place = bisect_right(others, span)
+    return all(span[1] <= start or end <= span[0] for start, end in others[max(place - 1, 0) : place + 1])
 
 
 def link_topics(
