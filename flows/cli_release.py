@@ -59,7 +59,10 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
         return
     rows = [(move.when, move.kind, move.from_release or "–", move.to_release, move.why) for move in moves]
     title = f"Champion of {releases.model}: {champion or 'none'}"
-    print_table(title, ("when", "what", "from", "to", "why"), rows) if rows else typer.echo(title)
+    if rows:
+        print_table(title, ("when", "what", "from", "to", "why"), rows)
+    else:
+        typer.echo(title)
     typer.echo(f"Releases, the oldest first: {', '.join(ids) or 'none'}")
 
 

@@ -256,7 +256,7 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
         ((test, "--dev", test), f"share {NUM} questions: "),
         ((test, "--dev", direct), "are not of one system"),
         ((test, "--dev", a_sure_system(tmp_path / "other", "d", model="n")), "by other settings or another model"),
-        ((direct, "--dev", a_system(tmp_path, "direct", 3, answered_by="lm", seed=1)), "dev and "),
+        ((direct, "--dev", a_system(tmp_path, "direct", 3, answered_by="lm", seed=1)), f"share {NUM} questions: "),
     ):
         done = kgqa("confidence", *arguments)
         assert done.exit_code == 3 and said in done.stderr, done.stderr
