@@ -13,7 +13,7 @@ from kgqa_core.explorer.explore import ExploreOptions, Lessons
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import explore_all
 from kgqa_core.types import Question
-from tests.explorer.plain_walk import PLAIN
+from tests.explorer.plain_walk import plainly
 
 ANSWERED_AT_ONCE = 64  # questions per inference batch of both paths
 
@@ -62,15 +62,14 @@ def run(home: Path, size: Size = FULL) -> None:
 
 def compare(workload: Workload, model: Explorer, label: str, edge_budget: int, size: Size) -> list[str]:
     """Return the two rows of one edge budget."""
-    merged = workload.options(edge_budget)
-    unmerged = workload.options(edge_budget, way=PLAIN)
+    options = workload.options(edge_budget)
     trained, answered = workload.questions("train", size.trained), workload.questions("train", size.asked, seed=2)
     batch = workload.config.explorer.batch_size
     calls = {
-        "unmerged train": lambda: train(workload, model, trained, unmerged, batch),
-        "merged train": lambda: train(workload, model, trained, merged, batch),
-        "unmerged infer": lambda: infer(workload, model, answered, unmerged, ANSWERED_AT_ONCE),
-        "merged infer": lambda: infer(workload, model, answered, merged, ANSWERED_AT_ONCE),
+        "unmerged train": lambda: plainly()(train)(workload, model, trained, options, batch),
+        "merged train": lambda: train(workload, model, trained, options, batch),
+        "unmerged infer": lambda: plainly()(infer)(workload, model, answered, options, ANSWERED_AT_ONCE),
+        "merged infer": lambda: infer(workload, model, answered, options, ANSWERED_AT_ONCE),
     }
     found = interleaved(calls, size.repeats)
     rows = []

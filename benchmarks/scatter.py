@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.measure import write_section
 from benchmarks.workload import interleaved, wait
-from kgqa_core.explorer.batch import has_torch_scatter, scatter_sum_extension, scatter_sum_torch, spread_sum
+from kgqa_core.explorer.batch import has_torch_scatter, spread_sum
 
 Sum = Callable[[Tensor], Tensor]
 """Rows to sums of rows."""
@@ -126,6 +126,19 @@ def back_ends(case: Case, device: torch.device) -> tuple[Tensor, dict[str, Sum]]
         if device.type == "cpu":
             sums = {"compiled": lambda rows: spread_sum(rows, taken, times, index, groups), **sums}
     return source, {f"**{name}**" if bold[name] else name: one for name, one in sums.items()}
+
+
+def scatter_sum_torch(source: Tensor, index: Tensor, num_groups: int) -> Tensor:
+    """Return ``batch.scatter_sum`` by torch's own ``index_add``."""
+    return source.new_zeros((num_groups, *source.shape[1:])).index_add(0, index, source)
+
+
+def scatter_sum_extension(source: Tensor, index: Tensor, num_groups: int) -> Tensor:
+    """Return ``batch.scatter_sum`` by torch-scatter."""
+    import torch_scatter
+
+    result: Tensor = torch_scatter.scatter_add(source, index, dim=0, dim_size=num_groups)
+    return result
 
 
 def seconds_of(add: Sum, source: Tensor, backward: bool, calls: int) -> float:

@@ -14,7 +14,7 @@ import torch
 from benchmarks.measure import cpu_seconds, open_run
 from kgqa_core.config import ExplorerSection, RunConfig
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
-from kgqa_core.explorer.explore import ExploreOptions, Lessons, Walk
+from kgqa_core.explorer.explore import ExploreOptions, Lessons
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Trainer
@@ -58,10 +58,10 @@ class Workload:
         section, dim = self.config.explorer, self.texts.relations.shape[1]
         return Explorer(encoding_dim=dim, width=width or section.width, steps=steps or section.steps)
 
-    def options(self, edge_budget: int | None = None, *, way: Walk | None = None) -> ExploreOptions:
+    def options(self, edge_budget: int | None = None) -> ExploreOptions:
         """Return how the run walks, under another edge budget where one is given, and without a threshold."""
         budget = edge_budget or self.config.explorer.edge_budget
-        return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic, walk=way)
+        return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic)
 
     def train(
         self,

@@ -104,21 +104,11 @@ def scatter_sum(source: Tensor, index: Tensor, num_groups: int) -> Tensor:
     it is installed.
     """
     if source.is_cuda and has_torch_scatter():
-        return scatter_sum_extension(source, index, num_groups)
-    return scatter_sum_torch(source, index, num_groups)
+        import torch_scatter
 
-
-def scatter_sum_torch(source: Tensor, index: Tensor, num_groups: int) -> Tensor:
-    """``scatter_sum`` by torch's own ``index_add``."""
+        result: Tensor = torch_scatter.scatter_add(source, index, dim=0, dim_size=num_groups)
+        return result
     return source.new_zeros((num_groups, *source.shape[1:])).index_add(0, index, source)
-
-
-def scatter_sum_extension(source: Tensor, index: Tensor, num_groups: int) -> Tensor:
-    """``scatter_sum`` by the torch-scatter extension."""
-    import torch_scatter
-
-    result: Tensor = torch_scatter.scatter_add(source, index, dim=0, dim_size=num_groups)
-    return result
 
 
 def spread_sum(source: Tensor, taken: Tensor, times: Tensor, index: Tensor, num_groups: int) -> Tensor:

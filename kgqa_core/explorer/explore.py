@@ -14,7 +14,8 @@ torch has two threads, and the same seed would no longer give the same weights.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import copysign, inf, log, log1p
 
@@ -42,7 +43,6 @@ class ExploreOptions:
 
     edge_budget: int  # K: edges per head, whole groups (kernels.enter_groups)
     reenter_topic: bool = False  # may an edge arrive at a topic of its question?
-    walk: Walk | None = None  # how one step is taken, where it is not by state classes
     attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
     trace: bool = False  # keep what was walked, for backtracking
     max_edges: int = 3 * 2**20  # of one step of a batch
@@ -92,12 +92,6 @@ class Inbox:
     receiver: Ints  # [I] class after the step
     received: Ints  # [I] which message it receives
     count: Ints  # [I] and how often
-
-
-ListMessages = Callable[[KnowledgeGraph, Nodes], Messages]
-WalkEdges = Callable[[KnowledgeGraph, Nodes, Messages, Attention, Batch, ExploreOptions], tuple[Inbox, Nodes]]
-Walk = tuple[ListMessages, WalkEdges]
-"""A way to take one step; the product's is by state classes, the tests have a plain one."""
 
 
 class TooManyEdges(Exception):
@@ -180,15 +174,6 @@ class StepTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class StepCount:
-    """The size of one step, for the logs."""
-
-    nodes: int
-    classes: int
-    edges: int
-
-
-@dataclass(frozen=True, slots=True)
 class Exploration:
     """The candidates of a batch and their scores."""
 
@@ -196,7 +181,7 @@ class Exploration:
     entity: Int  # [N] each once per question, in no order that means anything
     node_class: Int  # [N]
     class_score: Tensor  # [C] logits of Eq. 3
-    counts: list[StepCount] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)  # nodes, classes and edges of all steps
     traces: list[StepTrace] = field(default_factory=list)
 
     def log_probability(self, num_questions: int) -> Tensor:
@@ -218,13 +203,12 @@ def explore(
     """
     rows, of_text, text = np.unique(batch.text, return_index=True, return_inverse=True)
     h_q, h_r = model.encode(texts, _tensor(rows, texts.questions))
-    send, walk = options.walk or (list_messages, walk_edges)
     hidden, least = h_q, logit(options.attention_threshold)  # topics start in the state h_q (EtD §3.2)
     nodes = Nodes(batch.topic_question, batch.topic_entity, text[batch.topic_question], of_text)
-    counts: list[StepCount] = []
+    counts = Counter[str]()
     traces: list[StepTrace] = []
     for step in range(model.steps):
-        messages = send(graph, nodes)
+        messages = list_messages(graph, nodes)
         sender, relation = _tensor(messages.message_class, hidden), _tensor(messages.message_relation, hidden)
         # Eq. 1 before the sigmoid, [M] twice: what the head adds, and what question and relation add. A matrix product
         # may round equal rows differently; relations of equal text must tie, to the last bit.
@@ -237,7 +221,7 @@ def explore(
         # adding it rounds the differences between relations away.
         admitted = ~(logits.detach() < least).cpu().numpy()  # NaN enters: divergence shows in the loss
         attention = (by_question.detach().cpu().numpy(), admitted)
-        inbox, after = walk(graph, nodes, messages, attention, batch, options)
+        inbox, after = walk_edges(graph, nodes, messages, attention, batch, options)
         if options.trace:
             traces.append(StepTrace(nodes, messages, inbox.entered, logits.detach().cpu().numpy()))
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
@@ -245,7 +229,7 @@ def explore(
         taken, times, receiver = (_tensor(one, hidden) for one in (inbox.received, inbox.count, inbox.receiver))
         hidden = model.update(step, spread_sum(sent, taken, times, receiver, len(after.class_question)))
         nodes = after
-        counts.append(StepCount(len(nodes.entity), len(nodes.class_question), inbox.num_edges))
+        counts.update(nodes=len(nodes.entity), classes=len(nodes.class_question), edges=inbox.num_edges)
     scores = model.score(hidden, h_q, _tensor(text[nodes.class_question], hidden))
     return Exploration(nodes.question, nodes.entity, nodes.node_class, scores, counts, traces)
 

@@ -36,7 +36,8 @@ from kgqa_core.explorer.model import Explorer
 
 GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make one batch's gradient huge
 STATE = "state.safetensors"  # of an unfinished training; its header holds what is no tensor
-BEST = "best."  # before the names of the weights of the best epoch so far
+# Before the names of the weights, of the optimiser's moments, and of the weights of the best epoch so far:
+MODEL, ADAM, BEST = "model.", "adam.", "best."
 SAVE_EVERY = 20.0  # seconds; a kill costs at most as much work
 LEAST_EPOCHS, LEAST_STEPS = 15, 1800  # where no number of epochs is given
 STEP_WORK, CLASS_WORK = 50_000, 16  # what a step costs beside its edges, and what a state class costs, in edges
@@ -113,23 +114,18 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights and the optimiser's moments, by name."""
-        found = {f"model.{name}": weight for name, weight in self.model.state_dict().items()}
+        found = {f"{MODEL}{name}": weight for name, weight in self.model.state_dict().items()}
         for index, moments in self.optimizer.state_dict()["state"].items():
-            found |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in moments.items()}
+            found |= {f"{ADAM}{index}.{name}": torch.as_tensor(value) for name, value in moments.items()}
         return found
 
     def go_on(self, state: TrainState, tensors: dict[str, Tensor]) -> None:
         """Continue where another trainer of the same arguments stood; an error says that the tensors do not fit."""
-        weights: dict[str, Tensor] = {}
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            kind, _, own = name.partition(".")
-            if kind == "model":
-                weights[own] = tensor
-            elif kind == "adam":
-                index, moment = own.split(".")
-                moments.setdefault(int(index), {})[moment] = tensor
-        self.model.load_state_dict(weights)
+        moments = defaultdict[int, dict[str, Tensor]](dict)
+        for name, tensor in _named(tensors, ADAM).items():
+            index, moment = name.split(".")
+            moments[int(index)][moment] = tensor
+        self.model.load_state_dict(_named(tensors, MODEL))
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.state = state
@@ -227,10 +223,8 @@ class Trainer:
                     (loss / size).backward()  # type: ignore[no-untyped-call]
                 total += float(loss.detach())
                 uncovered += part[~covered].tolist()
-                for count in found.counts:
-                    seen["nodes"] += count.nodes
-                    seen["classes"] += count.classes
-                    seen["edges"] += count.edges
+                for name, count in found.counts.items():
+                    seen[name] += count
         seen["loss"] += total
         seen["covered"] += len(rows) - len(uncovered)
         return uncovered
@@ -276,4 +270,9 @@ class Journal:
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
             _log.warning("cannot go on from %s: %s", path, shorten(str(problem)))
             return None
-        return {name.removeprefix(BEST): one for name, one in tensors.items() if name.startswith(BEST)}, notes
+        return _named(tensors, BEST), notes
+
+
+def _named(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """Return the tensors of a kind, by the rest of their names."""
+    return {name.removeprefix(kind): one for name, one in tensors.items() if name.startswith(kind)}

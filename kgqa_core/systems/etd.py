@@ -49,9 +49,9 @@ class AnswerCost:
         """Add one batch."""
         self.num_questions += num_questions
         self.num_candidates += len(found.entity)
-        self.num_nodes += sum(count.nodes for count in found.counts)
-        self.num_classes += sum(count.classes for count in found.counts)
-        self.num_edges += sum(count.edges for count in found.counts)
+        self.num_nodes += found.counts["nodes"]
+        self.num_classes += found.counts["classes"]
+        self.num_edges += found.counts["edges"]
 
     def figures(self) -> dict[str, float]:
         """Return the figures per question; empty where none was explored."""

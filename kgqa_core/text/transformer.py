@@ -202,7 +202,7 @@ def minilm_encoder() -> FolderEncoder:
 
 
 def checked_minilm() -> Path:
-    """Return the folder of MiniLM inside its package; ArtifactError where that, or its published weights, are not there."""
+    """Return the folder of MiniLM in its package; ArtifactError where that is missing, or not as published."""
     try:
         files = metadata.distribution(PACKAGE).files or []
     except metadata.PackageNotFoundError as error:

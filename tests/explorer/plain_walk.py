@@ -6,11 +6,15 @@ measure how much the classes save.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
 import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.explorer.batch import Batch, Bool, Int
-from kgqa_core.explorer.explore import Attention, ExploreOptions, Inbox, Messages, Nodes, StepTrace, Walk, check_size
+from kgqa_core.explorer.explore import Attention, ExploreOptions, Inbox, Messages, Nodes, StepTrace, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 from tests.explorer.oracle import Edge
 
@@ -109,4 +113,8 @@ def walked_edges(graph: KnowledgeGraph, trace: StepTrace, batch: Batch, options:
     return [*walked, *((entity, graph.identity, entity) for entity in nodes.entity.tolist())]
 
 
-PLAIN: Walk = (list_messages, walk_edges)
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Explore by the plain reading for a while."""
+    with patch.multiple("kgqa_core.explorer.explore", list_messages=list_messages, walk_edges=walk_edges):
+        yield

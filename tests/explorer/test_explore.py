@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,6 @@ from kgqa_core.explorer.explore import (
     Exploration,
     ExploreOptions,
     TooManyEdges,
-    Walk,
     explore,
     gold_mask,
     logit,
@@ -23,8 +23,9 @@ from kgqa_core.explorer.explore import (
 )
 from kgqa_core.explorer.model import Texts
 from tests.explorer.oracle import Edge, loss_of
-from tests.explorer.plain_walk import PLAIN, walked_edges
+from tests.explorer.plain_walk import plainly, walked_edges
 from tests.explorer.worlds import (
+    Way,
     World,
     make_batch,
     make_graph,
@@ -36,7 +37,7 @@ from tests.explorer.worlds import (
     worlds,
 )
 
-both_ways = pytest.mark.parametrize("way", [None, PLAIN], ids=["merged", "plain"])
+both_ways = pytest.mark.parametrize("way", [nullcontext, plainly], ids=["merged", "plain"])
 TOLERANCE = 1e-9  # both run in double precision; the promise is 1e-5
 
 
@@ -54,12 +55,12 @@ def edges_of(world: World, found: Exploration) -> list[Counter[Edge]]:
 @settings(max_examples=60)
 @given(world=worlds(), threshold=st.sampled_from([0.0, 0.0, 0.0, 0.3, 0.45, 0.5, 0.55, 0.7]))
 @both_ways
-def test_nodes_edges_and_scores_are_those_of_the_oracle(way: Walk | None, world: World, threshold: float) -> None:
+def test_nodes_edges_and_scores_are_those_of_the_oracle(way: Way, world: World, threshold: float) -> None:
     walks = walks_of(world, make_model(steps=world.steps, seed=world.seed), threshold)
     attention = [weight for walk in walks for step in walk.steps for weight in step.values()]
     assume(all(abs(weight - logit(threshold)) > 1e-6 for weight in attention))  # on the edge, rounding decides
     found = world.explore(
-        make_model(steps=world.steps, seed=world.seed), walk=way, attention_threshold=threshold, trace=True
+        make_model(steps=world.steps, seed=world.seed), way=way, attention_threshold=threshold, trace=True
     )
     expected = {(at, entity): score.item() for at, walk in enumerate(walks) for entity, score in walk.scores.items()}
     assert scores_of(found) == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
@@ -72,11 +73,11 @@ def test_nodes_edges_and_scores_are_those_of_the_oracle(way: Walk | None, world:
 @settings(max_examples=25)
 @given(world=worlds())
 @both_ways
-def test_loss_and_gradients_are_those_of_the_oracle(way: Walk | None, world: World) -> None:
+def test_loss_and_gradients_are_those_of_the_oracle(way: Way, world: World) -> None:
     slow, fast = (make_model(steps=world.steps, seed=world.seed) for _ in range(2))
     walks = walks_of(world, slow)
     expected = loss_of(walks, [question.answers for question in world.questions])
-    total, covered = loss_sum(world.explore(fast, walk=way), world.batch, world.num_entities)
+    total, covered = loss_sum(world.explore(fast, way=way), world.batch, world.num_entities)
     assert covered.tolist() == [
         bool(walk.scores.keys() & set(question.answers)) for walk, question in zip(walks, world.questions, strict=True)
     ]
@@ -100,40 +101,41 @@ def test_single_precision_stays_within_1e_5(world: World) -> None:
     single = replace(
         world, relation_vectors=world.relation_vectors.float(), question_vectors=world.question_vectors.float()
     )
-    for way in (None, PLAIN):
-        rounded = scores_of(single.explore(make_model(steps=world.steps, seed=world.seed).float(), walk=way))
+    for way in (nullcontext, plainly):
+        rounded = scores_of(single.explore(make_model(steps=world.steps, seed=world.seed).float(), way=way))
         assert rounded == pytest.approx(exact, rel=1e-5, abs=1e-5)
 
 
 def test_merging_computes_one_state_for_all_leaves_of_a_hub() -> None:
     world = star(97)
     model = make_model(steps=3)
-    merged, plain = world.explore(model), world.explore(model, walk=PLAIN)
+    merged, plain = (world.explore(model, way=way, trace=True) for way in (nullcontext, plainly))
     # The topic; its two films; the hub; and in the third step every other film, all in the same state.
-    assert [count.nodes for count in merged.counts] == [3, 4, 99]
-    assert [count.classes for count in merged.counts] == [2, 3, 4]
-    assert [count.classes for count in plain.counts] == [3, 4, 99]
-    assert [count.edges for count in merged.counts] == [count.edges for count in plain.counts]
+    assert [len(trace.nodes.entity) for trace in merged.traces] == [1, 3, 4]
+    assert [len(trace.nodes.class_question) for trace in merged.traces] == [1, 2, 3]
+    assert [len(trace.nodes.class_question) for trace in plain.traces] == [1, 3, 4]
+    assert merged.counts == {"nodes": 3 + 4 + 99, "classes": 2 + 3 + 4, "edges": plain.counts["edges"]}
+    assert plain.counts["classes"] == plain.counts["nodes"] == merged.counts["nodes"]
     assert scores_of(merged) == pytest.approx(scores_of(plain), rel=TOLERANCE)
 
 
 @both_ways
-def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(way: Walk | None) -> None:
+def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(way: Way) -> None:
     world, model = star(97), make_model(steps=3)
     two = replace(world, questions=world.questions * 2)
-    assert len(two.explore(model, walk=way, max_edges=214).entity) == 2 * 99
+    assert len(two.explore(model, way=way, max_edges=214).entity) == 2 * 99
     with pytest.raises(TooManyEdges, match="214 edges in one step, 213 are allowed"):
-        two.explore(model, walk=way, max_edges=213)
-    assert len(world.explore(model, walk=way, max_edges=1).entity) == 99
+        two.explore(model, way=way, max_edges=213)
+    assert len(world.explore(model, way=way, max_edges=1).entity) == 99
 
 
 @both_ways
-def test_questions_without_topics_have_no_candidates(way: Walk | None) -> None:
+def test_questions_without_topics_have_no_candidates(way: Way) -> None:
     nowhere, somewhere = make_question([], [5], masked="0"), make_question([0], [5], masked="0")
     for questions in ([nowhere], [somewhere, nowhere], [nowhere, somewhere, nowhere]):
         world = replace(star(5), questions=questions)
         model = make_model(steps=3)
-        found = world.explore(model, walk=way)
+        found = world.explore(model, way=way)
         assert set(found.question.tolist()) == {at for at, question in enumerate(questions) if question is somewhere}
         probability = np.bincount(found.question, weights=found.log_probability(len(questions)).exp().detach().numpy())
         assert probability[probability > 0] == pytest.approx(1.0)  # a softmax per question
@@ -166,7 +168,7 @@ def test_a_hub_of_thousands_stays_finite_in_single_precision() -> None:
 
 
 @both_ways
-def test_the_budget_orders_relations_though_a_hub_drowns_them(way: Walk | None) -> None:
+def test_the_budget_orders_relations_though_a_hub_drowns_them(way: Way) -> None:
     # A head with a huge state adds so much to Eq. 1 that all of its relations round to one value. Which relation is
     # preferred does not depend on the head, so what a head with a small state prefers must be preferred here too.
     preferred = set()
@@ -184,7 +186,7 @@ def test_the_budget_orders_relations_though_a_hub_drowns_them(way: Walk | None) 
             model = make_model(steps=1).float()
             with torch.no_grad():
                 model.attend_head.fill_(size)
-            reached.append(sorted(world.explore(model, walk=way).entity.tolist()))
+            reached.append(sorted(world.explore(model, way=way).entity.tolist()))
         assert reached[0] == reached[1]
         preferred.add(tuple(reached[0]))
     assert len(preferred) > 1  # so it was not always the first relation

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question
 from tests.explorer.oracle import Triple, Walk, explore_one
 
+Way = Callable[[], AbstractContextManager[None]]
 DIM, WIDTH = 7, 5  # of encodings and states
 
 
@@ -100,14 +102,16 @@ class World:
     def options(self) -> ExploreOptions:
         return ExploreOptions(self.edge_budget, self.reenter_topic)
 
-    def explore(self, model: Explorer, **options: bool | float) -> Exploration:
-        return explore(
-            model,
-            self.graph,
-            self.batch,
-            texts=Texts(self.question_vectors, self.relation_vectors),
-            options=replace(self.options, **options),  # type: ignore[arg-type]
-        )
+    def explore(self, model: Explorer, *, way: Way = nullcontext, **options: bool | float) -> Exploration:
+        """Explore in a context, such as ``plainly`` of the plain walk."""
+        with way():
+            return explore(
+                model,
+                self.graph,
+                self.batch,
+                texts=Texts(self.question_vectors, self.relation_vectors),
+                options=replace(self.options, **options),  # type: ignore[arg-type]
+            )
 
 
 def walks_of(world: World, model: Explorer, attention_threshold: float = 0.0) -> list[Walk]:
