@@ -20,7 +20,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
 from kgqa_core.questions.link_names import NameIndex
-from kgqa_core.questions.link_text import TextLinker, Wording, learn_wording, link_with
+from kgqa_core.questions.link_text import TextLinker, link_topics
 from kgqa_core.types import Question
 
 RUNS = {"MetaQA": "conf/metaqa-joint.yaml", "WorldCup2014": "conf/wc2014-mixed.yaml"}
@@ -88,25 +88,21 @@ SPEED_NOTE = (
 def quality_rows(name: str, test: Sequence[Question], train: Sequence[Question], graph: KnowledgeGraph) -> list[str]:
     """Return a row for each way of asking; those of the main way by hops too."""
     index = NameIndex(graph)
-    taught, lower_taught = learn_wording(index, train), learn_wording(index, lower(train))
     spoilt = [misspell(question, graph) for question in test]
-    ways: list[tuple[str, Sequence[Question], Wording]] = [
-        ("as written", test, taught),
-        ("lower-cased", lower(test), lower_taught),
-        ("misspelt", spoilt, taught),
-        ("misspelt and lower-cased", lower(spoilt), lower_taught),
-        ("as written, unseen wordings", asked_by(test, unseen), learn_wording(index, asked_by(train, seen))),
-        (
-            "lower-cased, unseen wordings",
-            lower(asked_by(test, unseen)),
-            learn_wording(index, lower(asked_by(train, seen))),
-        ),
-        ("as written, no training questions", test, Wording()),
-        ("lower-cased, no training questions", lower(test), Wording()),
+    ways: list[tuple[str, Sequence[Question], Sequence[Question]]] = [
+        ("as written", test, train),
+        ("lower-cased", lower(test), lower(train)),
+        ("misspelt", spoilt, train),
+        ("misspelt and lower-cased", lower(spoilt), lower(train)),
+        ("as written, unseen wordings", asked_by(test, unseen), asked_by(train, seen)),
+        ("lower-cased, unseen wordings", lower(asked_by(test, unseen)), lower(asked_by(train, seen))),
+        ("as written, no training questions", test, ()),
+        ("lower-cased, no training questions", lower(test), ()),
     ]
     rows = []
-    for asked, questions, wording in ways:
-        found = measure_links(questions, graph, lambda own, wording=wording: link_with(TextLinker(index, wording), own))
+    for asked, questions, examples in ways:
+        linker = TextLinker(index, examples)
+        found = measure_links(questions, graph, lambda own, linker=linker: link_topics(own, linker))
         for hops, score in found.by_hops.items() if asked in BY_HOPS else ():
             rows.append(quality_row(name, asked, str(hops), score, None))
         rows.append(quality_row(name, asked, "all", found.score, found.per_question))

@@ -286,7 +286,7 @@ def explore_rows(model: Explorer, asked: Lessons, rows: Int) -> Iterator[tuple[I
             yield part, batch, explore(model, asked.graph, batch, texts=asked.texts, options=asked.options)
         except (TooManyEdges, RuntimeError, MemoryError) as problem:
             if not isinstance(problem, TooManyEdges):
-                if model.training or len(part) == 1 or not is_out_of_memory(problem):
+                if torch.is_grad_enabled() or len(part) == 1 or not is_out_of_memory(problem):
                     raise
                 _log.warning("out of memory with %d questions at once: going on with half", len(part))
             parts += np.array_split(part, [len(part) // 2])[::-1]

@@ -180,7 +180,7 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
             f"the explorer in {folder} was trained on texts encoded by {card.encoder!r}, not {encoder!r}: "
             "use that encoder, or train again"
         )
-    return model.eval(), card
+    return model, card
 
 
 def start_from(model: Explorer, folder: Path, *, encoder: str, attention: float = 1.0) -> list[str]:

@@ -77,8 +77,6 @@ def explore_all(model: Explorer, asked: Lessons, *, batch_size: int = 256) -> It
 
     A batch that was too large for memory is halved, and so are all after it: to try would be to walk in vain.
     """
-    was_training = model.training
-    model.eval()
     rows, size = asked.questions.in_order(), batch_size
     while len(rows):
         parts, largest = explore_rows(model, asked, rows[:size]), 0
@@ -90,7 +88,6 @@ def explore_all(model: Explorer, asked: Lessons, *, batch_size: int = 256) -> It
             largest = max(largest, len(part[0]))
             yield part
         rows, size = rows[size:], largest
-    model.train(was_training)
 
 
 def _answer_batch(

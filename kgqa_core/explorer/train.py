@@ -141,7 +141,6 @@ class Trainer:
 
     def _step(self, lesson: int, rows: Int) -> TrainStep:
         """Take one step down the gradient of a batch, its norm clipped, and of what is to be explored again."""
-        self.model.train()
         state, settings = self.state, self.settings
         rate = settings.learning_rate * min(1.0, (state.step + 1) / max(settings.warmup_steps, 1))
         rate *= 1 - self.share_done

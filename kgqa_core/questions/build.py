@@ -70,11 +70,9 @@ class QuestionReport:
     num_questions: int
     num_rejects: int
     num_missing: int  # topics, answers and claims that the graph has not, of all questions
-    rejects: dict[str, int]  # reason -> lines
     per_split: dict[str, int]  # split -> questions
     lint: LintReport
     subset: SubsetReport | None = None  # None: all questions are used
-    variant: VariantReport | None = None  # None: the files as they are
 
 
 def build_questions(
@@ -127,11 +125,9 @@ def build_questions(
         num_questions=len(questions),
         num_rejects=len(loaded.rejects),
         num_missing=len(loaded.missing),
-        rejects=dict(sorted(Counter(reject.reason for reject in loaded.rejects).items())),
         per_split=dict(Counter(question.split for question in questions)),
         lint=lint,
         subset=subset,
-        variant=variant,
     )
 
 

@@ -125,8 +125,9 @@ class LinkedMention:
 class TextLinker:
     """Links texts to one graph."""
 
-    def __init__(self, index: NameIndex, wording: Wording) -> None:
-        self.index, self.wording = index, wording
+    def __init__(self, index: NameIndex, examples: Sequence[Question] = ()) -> None:
+        """Learn from ``examples``, training questions: they tell names from wording, and bearers of one name apart."""
+        self.index, self.wording = index, learn_wording(index, examples)
 
     def link(self, texts: Sequence[str]) -> list[list[LinkedMention]]:
         """Return the mentions of each text that are taken for topics, best first; none where nothing is found."""
@@ -224,20 +225,12 @@ def _is_apart(span: Span, others: Sequence[Span]) -> bool:
     return all(span[1] <= start or end <= span[0] for start, end in others[max(place - 1, 0) : place + 1])
 
 
-def link_topics(
-    questions: Sequence[Question], graph: KnowledgeGraph, *, examples: Sequence[Question] = ()
-) -> list[Question]:
+def link_topics(questions: Sequence[Question], linker: TextLinker) -> list[Question]:
     """Return the questions with their topics hidden, and linked again by the text alone; some then have none.
 
     ``masked`` goes by the names that were found, right or wrong. What a true/false question claims stays known, and is
-    no topic. ``examples`` are training questions: they tell names from wording, and bearers of one name apart.
+    no topic.
     """
-    index = NameIndex(graph)
-    return link_with(TextLinker(index, learn_wording(index, examples)), questions)
-
-
-def link_with(linker: TextLinker, questions: Sequence[Question]) -> list[Question]:
-    """Return ``link_topics(questions, …)`` by a linker that was made before: making one reads all names."""
     claims = [() if one.claim is None else (linker.index.graph.name_of(one.claim),) for one in questions]
     texts = []
     for question, names in zip(questions, claims, strict=True):

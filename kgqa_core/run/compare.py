@@ -31,7 +31,8 @@ from kgqa_core.oracle.player import open_first, open_random
 from kgqa_core.planners.evaluate import read_cases
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import fill_hops
-from kgqa_core.questions.link_text import link_topics
+from kgqa_core.questions.link_names import NameIndex
+from kgqa_core.questions.link_text import TextLinker, link_topics
 from kgqa_core.run import open as opening
 from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
@@ -90,7 +91,7 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
         questions = [questions[place] for place in sorted(places)]
     questions = fill_hops(questions, search)
     if linked and systems.topics == "linked":
-        questions = link_topics(questions, search.entities, examples=read_questions(folder, "train"))
+        questions = link_topics(questions, TextLinker(NameIndex(search.entities), read_questions(folder, "train")))
         if (blocks := search.subgraphs) is not None:  # what a question's subgraph lacks is not found
             questions = [replace(one, topics=blocks.inside(one.id, one.topics)) for one in questions]
     return questions

@@ -64,8 +64,6 @@ class HashEncoder:
 
     def __init__(self, dim: int = 256) -> None:
         """Make an encoder of width ``dim``, at least 1."""
-        if dim < 1:
-            raise ValueError(f"dim is {dim}; a hash encoder needs at least 1")
         self.dim, self.name = dim, f"hash-v{VERSION}-d{dim}"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -168,7 +166,7 @@ def _name_part(content: bytes) -> str:
 
 
 def encode_cached(
-    texts: Sequence[str], *, encoder: Encoder, cache_dir: Path, progress: Progress | None = None
+    texts: Sequence[str], *, encoder: Encoder, cache_dir: Path, progress: Progress = lambda done, total: None
 ) -> np.ndarray:
     """Return the encodings float32 [len(texts), D] of ``texts``, computing only those that the cache does not hold.
 
@@ -190,8 +188,7 @@ def encode_cached(
                     f"of shape {(len(chunk), encoder.dim)}; check its folder and its weights"
                 )
             chunks.append(vectors.astype(np.float32))
-            if progress is not None:
-                progress(begin + start + len(chunk), len(missing))
+            progress(begin + start + len(chunk), len(missing))
         cache.write(part, np.concatenate(chunks))
         known.update(zip(part, np.concatenate(chunks), strict=True))
     return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dim)

@@ -81,7 +81,6 @@ def assert_equal(one: Explorer, other: Explorer, attention: float = 1.0) -> None
 def test_what_was_saved_is_loaded_bit_by_bit_and_saved_again_to_the_byte(saved: Path, tmp_path: Path) -> None:
     model, card = load_explorer(saved, encoder=ENCODER)
     assert card == CARD
-    assert not model.training
     assert_equal(model, new_explorer())
     again = tmp_path / "again"
     again.mkdir()

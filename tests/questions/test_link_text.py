@@ -10,7 +10,7 @@ import pytest
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link_names import NameIndex
-from kgqa_core.questions.link_text import learn_wording, link_topics
+from kgqa_core.questions.link_text import TextLinker, learn_wording, link_topics
 from kgqa_core.types import Question
 from tests.loading import graph_of_text
 
@@ -61,7 +61,7 @@ def taught(films: KnowledgeGraph) -> list[Question]:
 
 
 def linked(films: KnowledgeGraph, taught: list[Question], text: str) -> list[str]:
-    (question,) = link_topics([asked(films, text)], films, examples=taught)
+    (question,) = link_topics([asked(films, text)], TextLinker(NameIndex(films), taught))
     return [films.label_of(topic) for topic in question.topics]
 
 
@@ -122,17 +122,17 @@ def test_without_training_questions_the_longest_name_is_taken(films: KnowledgeGr
 
 def test_what_was_hidden_is_found_in_the_text_and_masked_anew(films: KnowledgeGraph, taught: list[Question]) -> None:
     wrong = asked(films, "who acted in Oscar Wilde, the Rope", "Rope")
-    (found,) = link_topics([wrong], films, examples=taught)
+    (found,) = link_topics([wrong], TextLinker(NameIndex(films), taught))
     assert found.masked == "who acted in [topic], the Rope"
     assert [films.label_of(topic) for topic in found.topics] == ["Oscar Wilde"]
     assert (found.text, found.answers, found.id) == (wrong.text, wrong.answers, wrong.id)
-    (none,) = link_topics([asked(films, "who acted in Nothing", "Rope")], films, examples=taught)
+    (none,) = link_topics([asked(films, "who acted in Nothing", "Rope")], TextLinker(NameIndex(films), taught))
     assert (none.topics, none.masked) == ((), "who acted in Nothing")
 
 
 def test_a_claim_is_known_and_no_topic(films: KnowledgeGraph, taught: list[Question]) -> None:
     claim = asked(films, "did Alfred Hitchcock direct Hell", "Hell", claim="p1")
-    (found,) = link_topics([claim], films, examples=taught)
+    (found,) = link_topics([claim], TextLinker(NameIndex(films), taught))
     assert [films.label_of(topic) for topic in found.topics] == ["Hell"]
     assert found.masked == "did [claim] direct [topic]"
     assert (found.claim, found.verdict) == (claim.claim, True)
@@ -146,6 +146,6 @@ def test_answers_and_chains_teach_nothing(films: KnowledgeGraph, taught: list[Qu
 
 def test_a_text_full_of_names_takes_no_longer_than_it_is_long(films: KnowledgeGraph) -> None:
     text, began = "who acted in " + "Rope Hell " * 1_900, time.process_time()
-    (found,) = link_topics([asked(films, text)], films)
+    (found,) = link_topics([asked(films, text)], TextLinker(NameIndex(films)))
     assert [films.label_of(topic) for topic in found.topics] == ["Rope"]
     assert time.process_time() - began < 3  # by comparing each name with each other it took ten seconds

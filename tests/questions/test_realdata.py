@@ -15,7 +15,8 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
-from kgqa_core.questions.link_text import link_topics
+from kgqa_core.questions.link_names import NameIndex
+from kgqa_core.questions.link_text import TextLinker, link_topics
 from kgqa_core.types import Question
 from tests.loading import build_rdf, searched
 
@@ -73,9 +74,8 @@ def test_the_gold_chain_gives_exactly_the_golds_with_the_topic_masked(metaqa: Bu
 def test_topics_are_found_in_the_text_alone(metaqa: Built) -> None:
     graph, _, questions = metaqa
     train, test = ([one for one in questions if one.split == split] for split in ("train", "test"))
-    right = [
-        one.topics == found.topics for one, found in zip(test, link_topics(test, graph, examples=train), strict=True)
-    ]
+    linked = link_topics(test, TextLinker(NameIndex(graph), train))
+    right = [one.topics == found.topics for one, found in zip(test, linked, strict=True)]
     assert sum(right) == 2998  # of 3,000: 99.93 %
 
 

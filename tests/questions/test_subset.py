@@ -234,9 +234,9 @@ def test_etd_draws_dev_questions_and_rog_drops_those_without_an_answer(tmp_path:
 def test_dev_questions_may_be_listed(tmp_path: Path, build_family: Build) -> None:
     write_splits(tmp_path)
     (tmp_path / "dev.jsonl").write_text('WebQTrn-7\n\n{"id": "WebQTrn-9", "question": "who 9?"}\n')
-    report = build_family("webqsp", variant="etd", dev_ids=tmp_path / "dev.jsonl")
-    assert report.variant is not None
-    assert (report.variant.dev_ids, report.variant.dev) == (("WebQTrn-7", "WebQTrn-9"), "listed in dev.jsonl")
+    build_family("webqsp", variant="etd", dev_ids=tmp_path / "dev.jsonl")
+    variant = json.loads((tmp_path / "questions" / "variant.json").read_text())
+    assert (variant["dev_ids"], variant["dev"]) == (["WebQTrn-7", "WebQTrn-9"], "listed in dev.jsonl")
     for text, message in (
         ("WebQTest-0\n", "1 of its 1 ids are no training question's, 'WebQTest-0' first"),
         ('{"id": 3}\n', r"dev.jsonl:1: neither an id nor an object with one: .*id.*3"),
@@ -255,8 +255,7 @@ def test_a_dev_file_is_the_dev_split_and_a_single_file_has_no_variant(tmp_path: 
     write_json(tmp_path / "ComplexWebQuestions_test_wans.json", answered)
     report = build_family("cwq", variant="etd")
     assert report.per_split == {"train": 20, "dev": 2, "test": 1}  # of the test files the one with answers
-    assert report.variant is not None
-    assert report.variant.dev == "their own file"
+    assert json.loads((tmp_path / "questions" / "variant.json").read_text())["dev"] == "their own file"
     with pytest.raises(InputError, match="variant 'rog' needs a file per split"):
         path = tmp_path / "ComplexWebQuestions_train.json"
         plan_variant(QuestionSection(format="cwq", path=path, variant="rog"))

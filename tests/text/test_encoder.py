@@ -64,11 +64,6 @@ def test_equal_in_another_process_with_another_hash_seed(start: Start) -> None:
     assert outputs == {f"{HashEncoder(31).encode(['who sails?']).tolist()}\n"}
 
 
-def test_a_width_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="dim is 0"):
-        HashEncoder(0)
-
-
 # The cache.
 
 
