@@ -32,7 +32,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
     InputError without any usable question.
     """
     from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
-    from kgqa_core.questions.link import link_question
+    from kgqa_core.questions.link import TOO_LONG, link_question
 
     plans, search, mask = plans_of(pipeline), opening.plan_graph(pipeline), pipeline.config.exploration.mask_topics
     found = read_plan_file(path, signed=search is not None)
@@ -41,9 +41,10 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
         questions = []
         for number, question in zip(found.lines, found.questions, strict=True):
             try:
-                asked = link_question(question.text, search.graph)
-            except LinkError:
-                rejects.append(Reject(str(path), number, NOT_LINKED, shorten(question.text)))
+                asked = link_question(question.text, search.graph, near=False)  # that would read all names, each time
+            except InputError as problem:
+                reason = NOT_LINKED if isinstance(problem, LinkError) else TOO_LONG
+                rejects.append(Reject(str(path), number, reason, shorten(question.text)))
             else:
                 questions.append(replace(question, text=asked.asked(mask), topics=asked.topics))
     if not questions:

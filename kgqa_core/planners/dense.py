@@ -113,7 +113,7 @@ def steps_around(space: PathConstraints) -> Exists:
 
 def beam(
     allowed: Sequence[Callable[[LabelPath], Collection[str]]],
-    weigh: Callable[[Sequence[Sequence[LabelPath]]], Sequence[Floats]],
+    weigh: Callable[[Sequence[Sequence[LabelPath]]], Sequence[Sequence[float]]],
     *,
     width: int,
     max_hops: int,
@@ -133,7 +133,7 @@ def beam(
         if not any(longer):
             break
         for place, (paths, told) in enumerate(zip(longer, weigh(longer), strict=True)):
-            scores = dict(zip(paths, told.tolist(), strict=True))
+            scores = dict(zip(paths, told, strict=True))
             fronts[place] = sorted(scores, key=lambda path: (-scores[path], path))[:width]
             found[place] |= {path: scores[path] for path in fronts[place]}
     return found
@@ -214,9 +214,8 @@ class DensePlanner:
         if not width or self._exists is None:
             return {}
 
-        def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[Floats]:
-            scores = self._unseen(view, fronts[0])
-            return [np.array([scores[path] for path in fronts[0]], dtype=np.float32)]
+        def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
+            return [list(self._unseen(view, front).values()) for front in fronts]
 
         (visited,) = beam([allowed], weigh, width=width, max_hops=self._max_hops)
         return {path: score for path, score in visited.items() if path not in self._place}
@@ -255,14 +254,14 @@ class EncoderPlanner:
         vectors = self.encode([question.text for question in questions])
         vector_of: dict[LabelPath, Floats] = {}  # of paths: questions of one kind visit the same
 
-        def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[Floats]:
+        def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
             if new := [path for path in dict.fromkeys(chain.from_iterable(fronts)) if path not in vector_of]:
                 vector_of.update(zip(new, self.encode([*map(render_path_text, new)]), strict=True))
             scores = [
                 [SCALE * float(vector_of[path] @ vector) - STEP_COST * (len(path) - 1) for path in paths]
                 for vector, paths in zip(vectors, fronts, strict=True)
             ]
-            return [np.array(own, dtype=np.float32) for own in scores]
+            return [np.array(own, dtype=np.float32).tolist() for own in scores]
 
         allowed = [partial(self.exists, question) for question in questions]
         found = []

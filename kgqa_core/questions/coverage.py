@@ -108,19 +108,16 @@ def cover_steps(
     rows = []
     for split in EVERY_SPLIT:
         asked = [number for number, one in enumerate(questions) if one.split == split and _is_counted(one)]
-        # Hops of the nearest and of the farthest answer; one more than all steps where there is none.
-        nearest, farthest = (np.full(len(asked), max_steps + 1) for _ in range(2))
-        for place, number in enumerate(asked):
-            question = questions[number]
-            hops = np.where(reached[number] < 0, max_steps + 1, reached[number])
+        nearest, farthest = list[int](), list[int]()  # hops of a question's answers; more than all steps: out of reach
+        for number in asked:
+            question, hops = questions[number], np.where(reached[number] < 0, max_steps + 1, reached[number])
             hops = np.where(np.isin(question.answers, question.topics), 0, hops)  # an answer that is a topic itself
-            if len(hops):
-                nearest[place] = hops.min()
-                farthest[place] = max_steps + 1 if question.id in partial else hops.max()
+            nearest.append(int(hops.min(initial=max_steps + 1)))
+            farthest.append(int(hops.max()) if len(hops) and question.id not in partial else max_steps + 1)
         with_topic = sum(bool(questions[number].topics) for number in asked)
         head = len(asked), with_topic, int(answerable[asked].sum())
         rows += [
-            Reach(split, steps, *head, int((nearest <= steps).sum()), int((farthest <= steps).sum()))
+            Reach(split, steps, *head, *(sum(hops <= steps for hops in ends) for ends in (nearest, farthest)))
             for steps in range(max_steps + 1)
             if asked
         ]

@@ -6,7 +6,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 
@@ -99,7 +98,7 @@ def _link_error(fault: str, value: str, graph: KnowledgeGraph, near: bool) -> Li
     if not near:
         return LinkError(fault)
     with _ONE_LOOK:
-        names = nearest_names(value[:MAX_COMPARED], graph)  # all of ten million would keep a server busy for an hour
+        names = nearest_names(value, graph)
     return LinkError(f"{fault} Nearest names in the graph: {', '.join(spell(name, value) for name in names)}.", names)
 
 
@@ -113,6 +112,7 @@ def nearest_names(value: str, graph: KnowledgeGraph) -> list[str]:
     """Return the five entity names most like ``value`` or some words in it. Reads all names: for errors only."""
     from rapidfuzz import fuzz, process
 
+    value = value[:MAX_COMPARED]  # all of ten million would keep a server busy for an hour
     names = sorted(set(graph.entity_names))
     folded = [name.casefold() for name in names]
     words = value.casefold().split()[:MAX_WORDS]
@@ -310,9 +310,7 @@ def hash_number(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256(seeded.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
-def link_question(
-    text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked", near: bool = True
-) -> Question:
+def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), near: bool = True) -> Question:
     """Return a question without golds, as a person asks it; ``topics``: labels or names, else by ``find_mention``.
 
     Raises LinkError where the text holds none or the graph lacks a topic; ``near``: it names the five nearest names.
@@ -328,5 +326,5 @@ def link_question(
             )
             raise _link_error(fault, text, graph, near)
         entities = set(mention[1])
-    question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
-    return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))
+    masked = mask_topics(text, {*topics, *map(graph.name_of, entities)})
+    return Question("asked", text, masked, topics=tuple(sorted(entities)), answers=(), split="test")

@@ -123,12 +123,14 @@ def test_planners_are_scored_on_any_file_and_what_cannot_be_used_is_said(built: 
     path = pq.read_table(built.artifact("supervision").folder / "paths.parquet")["path"][0].as_py()
     rows = [{"id": "a", "question": text, "relation_paths": [path]}, {"id": "b", "question": text}, {"id": "c"}]
     rows.append({"id": "d", "question": "what of nobody at all?", "relation_paths": [path]})
+    rows.append({"id": "e", "question": f"{text} {'really ' * 3000}"})
     write_jsonl(tmp_path / "plans.jsonl", rows)
     scores, rejects = score_plan_file(built, tmp_path / "plans.jsonl")
     assert scores.keys() == {"generator", "dense"}
     assert [(score.figures["n"], score.figures["n_without_paths"]) for score in scores.values()] == [(1, 1)] * 2
     found = sorted((reject.line, reject.reason) for reject in rejects)
-    assert found == [(3, "no question text"), (4, "no entity name in the text")]
+    unusable = ["no question text", "no entity name in the text", "more than 20000 characters"]
+    assert found == list(enumerate(unusable, 3))
     write_jsonl(tmp_path / "bare.jsonl", rows[1:2])
     bare, _ = score_plan_file(built, tmp_path / "bare.jsonl")  # what is right is not known: no planner has 0 for that
     assert [score.figures for score in bare.values()] == [{"n": 0, "n_without_paths": 1, "valid": 100.0}] * 2

@@ -262,11 +262,8 @@ def test_a_wide_beam_visits_every_path_that_exists(graph: dict[LabelPath, set[st
     def allowed(path: LabelPath) -> set[str]:
         return graph.get(path, set())
 
-    def weigh(fronts: list[list[LabelPath]]) -> list[np.ndarray]:
-        return [
-            np.array([sum((at + 1) * ord(step) for at, step in enumerate(path)) % 7 for path in paths])
-            for paths in fronts
-        ]
+    def weigh(fronts: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
+        return [[sum((at + 1) * ord(step) for at, step in enumerate(path)) % 7 for path in paths] for paths in fronts]
 
     found, nowhere, again = beam([allowed, lambda path: (), allowed], weigh, width=99, max_hops=max_hops)
     every = [path for hops in range(1, max_hops + 1) for path in product(STEPS, repeat=hops)]
