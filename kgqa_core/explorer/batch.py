@@ -64,10 +64,6 @@ class QuestionArrays:
         """Return the rows that can be learned from: those with a topic and a gold."""
         return np.flatnonzero((np.diff(self.topic_ptr) > 0) & (np.diff(self.gold_ptr) > 0))
 
-    def in_order(self) -> Int:
-        """Return all rows, questions of equal text together: in one batch they share state classes."""
-        return np.argsort(self.text, kind="stable")
-
 
 def question_arrays(
     questions: Sequence[Question], text_row: dict[str, int], *, mask_topics: bool = True

@@ -272,21 +272,25 @@ def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> Bool:
     return golds[places] == keys if len(golds) else np.zeros(len(keys), bool)
 
 
-def explore_rows(model: Explorer, asked: Lessons, rows: Int) -> Iterator[tuple[Int, Batch, Exploration]]:
-    """Yield (rows, batch, what was found) of the questions ``rows``: all at once where ``options.max_edges`` allows.
+def explore_rows(
+    model: Explorer, asked: Lessons, rows: Int, *, at_once: int, learn: bool
+) -> Iterator[tuple[Int, Batch, Exploration]]:
+    """Yield (rows, batch, what was found) of the questions ``rows``, ``at_once`` where ``options.max_edges`` allows it.
 
     A single question is never refused: what it needs depends on the edge budget alone. Where a machine's memory is full
-    a batch is halved, too, but not in training, whose gradients need more: see ``Trainer``.
+    a batch is halved, too, but not to ``learn``: gradients need more, see ``Trainer``.
     """
-    parts = [rows]
+    parts = [rows[start : start + at_once] for start in range(0, len(rows), at_once)][::-1]
     while parts:
         part = parts.pop()
         batch = asked.questions.batch(part)
         try:
-            yield part, batch, explore(model, asked.graph, batch, texts=asked.texts, options=asked.options)
+            with torch.inference_mode(not learn):  # not around the yield: it would hold for whoever iterates
+                found = explore(model, asked.graph, batch, texts=asked.texts, options=asked.options)
+            yield part, batch, found
         except (TooManyEdges, RuntimeError, MemoryError) as problem:
             if not isinstance(problem, TooManyEdges):
-                if torch.is_grad_enabled() or len(part) == 1 or not is_out_of_memory(problem):
+                if learn or len(part) == 1 or not is_out_of_memory(problem):
                     raise
                 _log.warning("out of memory with %d questions at once: going on with half", len(part))
             parts += np.array_split(part, [len(part) // 2])[::-1]

@@ -13,7 +13,6 @@ from sys import float_info
 from typing import Any
 
 import numpy as np
-import torch
 
 from kgqa_core.explorer.batch import Batch, Int, question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, Lessons, barred_topics, explore_rows, gold_mask
@@ -77,14 +76,10 @@ def explore_all(model: Explorer, asked: Lessons, *, batch_size: int = 256) -> It
 
     A batch that was too large for memory is halved, and so are all after it: to try would be to walk in vain.
     """
-    rows, size = asked.questions.in_order(), batch_size
+    rows, size = np.argsort(asked.questions.text, kind="stable"), batch_size  # equal texts share state classes
     while len(rows):
-        parts, largest = explore_rows(model, asked, rows[:size]), 0
-        while True:
-            with torch.inference_mode():  # not around the yield: it would hold for whoever iterates
-                part = next(parts, None)
-            if part is None:
-                break
+        largest = 0
+        for part in explore_rows(model, asked, rows[:size], at_once=size, learn=False):
             largest = max(largest, len(part[0]))
             yield part
         rows, size = rows[size:], largest

@@ -18,7 +18,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +212,7 @@ class Trainer:
         total, uncovered = 0.0, []
         with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
             # Inside the step: around the loop it would keep stale casts of the weights.
-            for part, batch, found in chain.from_iterable(
-                explore_rows(self.model, one, rows[start : start + self._at_once])
-                for start in range(0, len(rows), self._at_once)
-            ):
+            for part, batch, found in explore_rows(self.model, one, rows, at_once=self._at_once, learn=True):
                 loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=settings.loss == "per_answer")
                 if covered.any():
                     (loss / size).backward()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import AliasPath, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 from pydantic.dataclasses import dataclass
 
@@ -51,16 +51,11 @@ class _Answer:
 
 
 @dataclass(frozen=True, config=PASCAL)
-class _Comment:
-    parse_quality: str | None = None
-
-
-@dataclass(frozen=True, config=PASCAL)
 class _Parse:
     topic_entity_mid: Text | None = None
     inferential_chain: list[Text] | None = None
     answers: list[_Answer] | None = None
-    annotator_comment: _Comment | None = None
+    quality: str | None = Field(None, validation_alias=AliasPath("AnnotatorComment", "ParseQuality"))
 
 
 @dataclass(frozen=True, config=PASCAL)
@@ -80,7 +75,7 @@ def make_webqsp(read: _WebQspQuestion, number: int) -> RawQuestion | Fault:
     if not asked:
         return Fault(NO_TEXT)
     chained = [parse for parse in read.parses if parse.inferential_chain]
-    complete = [p for p in chained if p.answers and p.annotator_comment == _Comment("Complete")]
+    complete = [p for p in chained if p.answers and p.quality == "Complete"]
     chain = next((parse.inferential_chain for parse in complete or chained), None)
     return RawQuestion(
         id=read.question_id,

@@ -40,14 +40,6 @@ def test_a_batch_holds_topics_and_golds_as_pairs_sorted_by_question_and_entity()
     assert arrays.teaching().tolist() == [0]  # only questions with topic and gold teach
 
 
-def test_in_order_puts_equal_texts_side_by_side_and_names_the_rows() -> None:
-    questions = [make_question([entity], masked="who" if entity % 2 else "when") for entity in range(7)]
-    arrays = question_arrays(questions, ROWS)
-    assert arrays.in_order().tolist() == [0, 2, 4, 6, 1, 3, 5]
-    assert arrays.batch(arrays.in_order()).topic_entity.tolist() == arrays.in_order().tolist()
-    assert question_arrays([], ROWS).in_order().tolist() == []
-
-
 def test_a_right_claim_is_a_gold_and_a_wrong_one_teaches_nothing() -> None:
     right = make_question([1], claim=5, verdict=True, masked="who")
     wrong = make_question([1], claim=5, verdict=False, masked="who")

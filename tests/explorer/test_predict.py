@@ -17,7 +17,7 @@ from kgqa_core.explorer.batch import Batch, question_arrays
 from kgqa_core.explorer.explore import Exploration, Nodes, StepTrace, barred_topics, explore
 from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, measure
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.predict import backtrack, predict
+from kgqa_core.explorer.predict import backtrack, explore_all, predict
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 from tests.explorer import films
@@ -233,6 +233,13 @@ def test_a_claim_gets_a_verdict_and_its_evidence(trained: Explorer) -> None:
         assert (first.covered, second.covered) == (True, False)
         (plain,) = ask(trained, [make_question([5], masked=films.WHO)], evidence_paths=evidence_paths)
         assert len(plain.paths) == evidence_paths
+
+
+def test_questions_of_equal_text_are_explored_side_by_side(trained: Explorer) -> None:
+    asked = films.lessons(films.questions()[:7])  # three texts by turns
+    batches = [rows.tolist() for rows, _, _ in explore_all(trained, asked, batch_size=4)]
+    assert batches == [[0, 3, 6, 1], [4, 2, 5]]
+    assert list(explore_all(trained, films.lessons([]))) == []
 
 
 def test_predicting_leaves_the_model_as_it_was(trained: Explorer) -> None:
