@@ -55,7 +55,7 @@ class _Parse:
     topic_entity_mid: Text | None = None
     inferential_chain: list[Text] | None = None
     answers: list[_Answer] | None = None
-    quality: str | None = Field(None, validation_alias=AliasPath("AnnotatorComment", "ParseQuality"))
+    quality: str | None = Field(default=None, validation_alias=AliasPath("AnnotatorComment", "ParseQuality"))
 
 
 @dataclass(frozen=True, config=PASCAL)
