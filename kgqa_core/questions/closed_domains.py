@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
@@ -36,7 +36,17 @@ from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS
 from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions import formats
-from kgqa_core.questions.formats import Fault, Loaded, Placed, QuestionFile, QuestionFormat, RawQuestion, Span, Text
+from kgqa_core.questions.formats import (
+    LOOSE,
+    Fault,
+    Loaded,
+    Placed,
+    QuestionFile,
+    QuestionFormat,
+    RawQuestion,
+    Span,
+    Text,
+)
 from kgqa_core.types import SPLITS, Question
 
 # ------ MetaQA.
@@ -226,7 +236,7 @@ BROKEN_CHAIN = "field triples: they do not hang together"
 VERDICTS = {"true": True, "yes": True, "false": False, "no": False}
 
 
-@dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, extra="ignore"))
+@dataclass(frozen=True, config=LOOSE)
 class MoocQuestion:
     """One question."""
 

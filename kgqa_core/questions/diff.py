@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -215,15 +216,6 @@ def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
-    """The folders of what one build made."""
-
-    graph: Path
-    questions: Path
-    subgraphs: Path | None = None  # where each question has its own
-
-
-@dataclass(frozen=True, slots=True)
 class CoverageChange:
     """How reachability changed for one group of questions; see ``Coverage``."""
 
@@ -251,14 +243,15 @@ class BuildDiff:
     coverage: tuple[CoverageChange, ...]
 
 
-def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.Table]:
+def compare_builds(old: Mapping[str, Path], new: Mapping[str, Path], *, hops: int) -> tuple[BuildDiff, pa.Table]:
     """Return the difference, and the questions that it concerns: question_id, change (new, gone, reworded, moved,
     subgraph).
 
-    Where questions have no subgraph of their own, the triples within ``hops`` of their topics count as one.
+    A build is a folder by stage: graph, questions, and subgraphs where each question has its own. Where they have none,
+    the triples within ``hops`` of their topics count as one.
     """
-    graphs = compare_graphs(open_graph(old.graph), open_graph(new.graph))
-    before, after = ({one.id: one for one in read_questions(build.questions)} for build in (old, new))
+    graphs = compare_graphs(*(open_graph(build["graph"]) for build in (old, new)))
+    before, after = ({one.id: one for one in read_questions(build["questions"])} for build in (old, new))
     kept = [id for id in after if id in before]
 
     def is_reworded(was: Question, now: Question) -> bool:
@@ -267,7 +260,7 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
         same_words = (was.text, was.verdict) == (now.text, now.verdict)
         return not same_words or moved != [list(now.topics), list(now.answers), claims[1]]
 
-    digests = [_read_digests(build.subgraphs) for build in (old, new)]
+    digests = [_read_digests(build.get("subgraphs")) for build in (old, new)]
     if digests[0] is not None and digests[1] is not None:
         changed = [id for id in kept if digests[0].get(id) != digests[1].get(id)]
     else:
@@ -288,7 +281,7 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
         num_subgraphs_changed=len(changed),
         subgraphs_by="walk" if None in digests else "digest",
         hops=hops,
-        coverage=_coverage(old.questions, new.questions),
+        coverage=_coverage(old["questions"], new["questions"]),
     )
     rows = [(id, change) for change, ids in concerned.items() for id in ids]
     return diff, texts_table(rows, ("question_id", "change"))

@@ -24,6 +24,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 
 Text = Annotated[str, Field(min_length=1)]
+LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
 Parsed = TypeVar("Parsed")
 KEY_TWICE = "a key twice in one object"
 TABLE_OR_LIST = re.compile(r"(?i)\s*(\[\s*({|$)|{\s*(\w+\s*:\s*\[\s*{.*]\s*}\s*)?$|(\w+[,;\t])*question[,;\t]\w)")
@@ -336,7 +337,7 @@ def _json_items(text: str, key: str | None) -> Iterator[str]:
 # ------ Own questions, one JSON object per line; docs/own-data.md lists the fields.
 
 
-@pydantic_dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, extra="ignore"))
+@pydantic_dataclass(frozen=True, config=LOOSE)
 class JsonQuestion:
     """One line; null is as if left out. Unknown keys are ignored: people keep notes in such files."""
 

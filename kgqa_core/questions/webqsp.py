@@ -22,12 +22,10 @@ from kgqa_core.graph import given, nsm
 from kgqa_core.graph.input_files import require_file
 from kgqa_core.profiles import MID
 from kgqa_core.questions import formats
-from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
+from kgqa_core.questions.formats import LOOSE, Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
 
-NO_TEXT = "no question text"
 BAD_TARGET = "field targetValue: not (list (description …))"
-LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
-PASCAL = ConfigDict(coerce_numbers_to_str=True, extra="ignore", alias_generator=to_pascal)
+PASCAL = LOOSE | ConfigDict(alias_generator=to_pascal)
 
 CONSTANT = re.compile(rf"\bns:({MID})\b")  # of a SPARQL query
 TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?\n?\Z', re.DOTALL)  # a literal as SPARQL prints it
@@ -73,7 +71,7 @@ def make_webqsp(read: _WebQspQuestion, number: int) -> RawQuestion | Fault:
     """
     asked = (read.raw_question or "").strip() or (read.processed_question or "").strip()
     if not asked:
-        return Fault(NO_TEXT)
+        return Fault(nsm.NO_QUESTION)
     chained = [parse for parse in read.parses if parse.inferential_chain]
     complete = [p for p in chained if p.answers and p.quality == "Complete"]
     chain = next((parse.inferential_chain for parse in complete or chained), None)

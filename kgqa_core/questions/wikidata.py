@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from pydantic import AliasPath, ConfigDict, Field
+from pydantic import AliasPath, Field
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.questions import formats
-from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
+from kgqa_core.questions.formats import LOOSE, Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
 
 ITEM = "http://www.wikidata.org/entity/"  # left out of labels
 NAMESPACES = {"wd": ITEM, "dbr": "http://dbpedia.org/resource/", "res": "http://dbpedia.org/resource/"}
 NO_FACT = "not an item, a property, its value and a question between tabs"
-LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
 FACT = re.compile(r"(Q\d+)\t([PR])(\d+)\t([^\t]+)\t([^\t]*\S[^\t]*)")
 DECLARED = re.compile(r"\bPREFIX\s+([\w-]*):\s*<([^>]+)>", re.IGNORECASE)
 CLASS = re.compile(  # what something is an instance of

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from kgqa_core.artifacts import Artifact, Recipe, hash_json, write_json
 from kgqa_core.config_base import FileDataset
 from kgqa_core.errors import DriftError, InputError
-from kgqa_core.questions.diff import Build, BuildDiff, Moved, compare_builds, find_drift, moved_table
+from kgqa_core.questions.diff import BuildDiff, Moved, compare_builds, find_drift, moved_table
 from kgqa_core.run.pipeline import Pipeline, StageOutcome, content_of
 from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import Recorder, write_record
@@ -145,8 +145,7 @@ def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artif
 
     def write(folder: Path) -> None:
         recorder = Recorder(CHANGES)
-        folders = [{key: artifact.folder for key, artifact in build.items()} for build in (last, now)]
-        old, new = (Build(one["graph"], one["questions"], one.get("subgraphs")) for one in folders)
+        old, new = ({key: artifact.folder for key, artifact in build.items()} for build in (last, now))
         diff, questions = compare_builds(old, new, hops=hops)
         write_json(folder / DOCUMENT, asdict(diff))
         rows = [{"relation": label, **asdict(change)} for label, change in diff.graph.per_relation.items()]

@@ -208,14 +208,12 @@ class RememberedEncodings:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit-norm encodings [n, encoding_dim]."""
-        recent, asked = self._recent, dict.fromkeys(text for text in texts if text not in self._relations)
-        if asked:
-            new = self._encode({*asked}.difference(recent))
-            again = {text: recent[text] if text in recent else new[text] for text in asked}
-            kept = {text: vector for text, vector in recent.items() if text not in again} | again
-            self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
-            recent = again
-        found = [self._relations[text] if text in self._relations else recent[text] for text in texts]
+        recent, asked = dict(self._recent), {text: None for text in texts if text not in self._relations}
+        recent |= self._encode({*asked}.difference(recent))
+        again = {text: recent.pop(text) for text in asked}
+        kept = recent | again
+        self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
+        found = [self._relations[text] if text in self._relations else again[text] for text in texts]
         return np.stack(found) if found else self._make([])
 
     def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:

@@ -13,20 +13,20 @@ import pytest
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.input_files import records_table
-from kgqa_core.questions.diff import Build, BuildDiff, Change, compare_builds
+from kgqa_core.questions.diff import BuildDiff, Change, compare_builds
 from kgqa_core.types import Question
 
 
-def make_build(folder: Path, triples: str, questions: list[Question], digests: dict[str, str]) -> Build:
+def make_build(folder: Path, triples: str, questions: list[Question], digests: dict[str, str]) -> dict[str, Path]:
     """A build as its stages write it, of triples such as "a r b, a r c" and questions with ids of sorted labels."""
-    built = Build(folder / "graph", folder / "questions", folder / "subgraphs")
-    for path in (built.graph, built.questions, folder / "subgraphs"):
+    built = {name: folder / name for name in ("graph", "questions", "subgraphs")}
+    for path in (built["graph"], built["questions"], folder / "subgraphs"):
         path.mkdir(parents=True)
     text = "".join("\t".join(triple.split()) + "\n" for triple in triples.split(","))
     (folder / "triples.tsv").write_text(text, encoding="utf-8")
-    build_graph(folder / "triples.tsv", format="tsv", out_dir=built.graph)
-    pq.write_table(records_table(questions, schemas.QUESTIONS), built.questions / "questions.parquet")
-    (built.questions / "lint.json").write_text(json.dumps({"coverage": []}), encoding="utf-8")
+    build_graph(folder / "triples.tsv", format="tsv", out_dir=built["graph"])
+    pq.write_table(records_table(questions, schemas.QUESTIONS), built["questions"] / "questions.parquet")
+    (built["questions"] / "lint.json").write_text(json.dumps({"coverage": []}), encoding="utf-8")
     blocks = {"question_id": list(digests), "digest": list(digests.values())}
     pq.write_table(pa.table(blocks), folder / "subgraphs" / "blocks.parquet")
     return built
@@ -71,7 +71,7 @@ def test_without_digests_in_both_the_neighbourhoods_tell(tmp_path: Path) -> None
     asked = [ask("q1", (0,), (1,)), ask("q2", (2,), (1,))]
     old = make_build(tmp_path / "old", "a r b,c r d", asked, {})
     new = make_build(tmp_path / "new", "a r b,c r d,d r e", asked, {})
-    bare = [Build(build.graph, build.questions) for build in (old, new)]
+    bare = [{name: build[name] for name in ("graph", "questions")} for build in (old, new)]
     assert [compare_builds(*bare, hops=hops)[0].num_subgraphs_changed for hops in (1, 2)] == [0, 1]
     assert compare_builds(*bare, hops=2)[0].subgraphs_by == "walk"
 
