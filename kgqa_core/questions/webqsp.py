@@ -31,6 +31,7 @@ CONSTANT = re.compile(rf"\bns:({MID})\b")  # of a SPARQL query
 TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?\n?\Z', re.DOTALL)  # a literal as SPARQL prints it
 ZONED = re.compile(r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)\n?\Z")  # a date with a zone: no dump has one
 DESCRIPTION = re.compile(r'\s*\(description\s+(?:"((?:[^"\\]|\\.)*)"|([^\s()"]+))\s*\)')
+DESCRIPTIONS = re.compile(rf"\s*\(list(?:{DESCRIPTION.pattern})*\s*\)\s*")
 
 
 def labels_of(values: Iterable[str | None]) -> tuple[str, ...]:
@@ -142,15 +143,10 @@ def read_webquestions(file: QuestionFile) -> Iterator[Placed]:
 
 def read_descriptions(target: str) -> tuple[str, ...] | None:
     """Return the distinct names in ``(list (description "A B") (description C))``; None where it is no such list."""
-    body = target.strip()
-    if not body.startswith("(list") or not body.endswith(")"):
+    if not DESCRIPTIONS.fullmatch(target):
         return None
-    body, at, names = body[5:-1], 0, []
-    while found := DESCRIPTION.match(body, at):
-        quoted, bare = found.groups()
-        names.append(bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
-        at = found.end()
-    return tuple(dict.fromkeys(name for name in names if name.strip())) if not body[at:].strip() else None
+    names = (bare or re.sub(r"\\(.)", r"\1", quoted) for quoted, bare in DESCRIPTION.findall(target))
+    return tuple(dict.fromkeys(name for name in names if name.strip()))
 
 
 # ------ Lines that bring a subgraph, or paths: NSM and GraftNet, RoG, what another system retrieved.
