@@ -7,9 +7,8 @@ every run alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from kgqa_core.evaluation.predictions import Source, SystemSource
 NUM_EXAMPLES = 3
 TEXT_SHOWN = 60  # characters of a question in a message
 HASH_SHOWN = 16  # digits of a graph's hash in a message
-SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
 READ = ("question_id", "confidence", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 STATUSES = ("answered", "abstained", "unmatched", "unreadable", "skipped", "failed")
@@ -157,40 +155,11 @@ def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
 
 
 def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
-    """Return the runs of each row by its name, in order: seeds of one system and setting belong together.
-
-    A model that was tuned anew for each seed is another by content each time; but where two runs have the same seed,
-    each model has a row of its own. Rows of one name are told apart by what differs: ``etd [num_candidates 5]``.
-    """
-
-    def without(run: EvaluatedRun, *apart: str) -> str:
-        if run.about is None:  # a table that is no system's shares nothing
-            return str(run.path)
-        return repr({name: value for name, value in asdict(run.about).items() if name not in apart})
-
-    def described(run: EvaluatedRun) -> dict[str, str]:
-        if run.about is None:
-            return {"file": str(run.path)}
-        about = {**run.about.settings, "by": run.about.players, "model": run.about.model, "prompts": run.about.prompts}
-        return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
-
+    """Return the runs of each row of one comparison by its name, in order: the seeds of a row belong together."""
     rows: dict[str, list[EvaluatedRun]] = {}
-    by_model = ("model", "base")
-    per_seed = Counter(without(run, *by_model) for run in runs)
     for run in runs:
-        apart = ("seed",) if per_seed[without(run, *by_model)] > 1 else ("seed", *by_model)
-        rows.setdefault(without(run, *apart), []).append(run)
-    names = {row: own[0].about.row if own[0].about is not None else own[0].name for row, own in rows.items()}
-    found = {}
-    for row, own in rows.items():
-        same = [described(other[0]) for key, other in rows.items() if names[key] == names[row]]
-        mine, name = described(own[0]), names[row]
-        if len(same) > 1:
-            differing = [one for one in mine if any(other.get(one) != mine[one] for other in same)]
-            shown = [one for one in differing if one != "model" or "by" not in differing]  # its content says no more
-            name += f" [{', '.join(f'{one} {mine[one]}' for one in shown)}]"
-        found[name] = own
-    return found
+        rows.setdefault(run.about.row if run.about else run.name, []).append(run)
+    return rows
 
 
 def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
