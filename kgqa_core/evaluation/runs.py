@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -126,13 +125,12 @@ def _read_record(path: Path) -> Record:
         predictions.require_columns(path, file, READ)
         table = file.read(columns=list(READ))
     table = table.take(pc.sort_indices(table["question_id"])).combine_chunks()
-    faithful = table["faithful"].combine_chunks()
-    lengths = _lengths(faithful)
-    supported = np.zeros(len(table))
-    np.add.at(supported, np.repeat(np.arange(len(table)), lengths), faithful.flatten().to_numpy(zero_copy_only=False))
+    faithful, unmatched = table["faithful"].combine_chunks(), table["unmatched"].combine_chunks()
+    owner, unmatched_owner = pc.list_parent_indices(faithful), pc.list_parent_indices(unmatched)
+    supported = faithful.flatten().to_numpy(zero_copy_only=False)
     # Each count as a column, NaN where a question has it not.
     counted = table["counts"].combine_chunks().cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
-    rows = np.repeat(np.arange(len(table)), _lengths(counted))
+    rows = pc.list_parent_indices(counted).to_numpy()
     keys, values = (column.to_numpy(zero_copy_only=False) for column in counted.flatten().flatten())
     counts: dict[str, Floats] = {}
     for name in sorted(set(keys)):
@@ -142,16 +140,11 @@ def _read_record(path: Path) -> Record:
         status=tuple(table["status"].to_pylist()),
         stopped=tuple(table["stopped"].to_pylist()),
         spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
-        num_supported=supported,
-        num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
+        num_supported=np.bincount(owner, weights=supported, minlength=len(table)).astype(np.float64),
+        num_claimed=np.bincount(np.append(owner, unmatched_owner), minlength=len(table)).astype(np.float64),
         counts=counts,
         confidence=table["confidence"].to_numpy().astype(np.float64),
     )
-
-
-def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = np.diff(lists.offsets.to_numpy()).astype(np.int64)
-    return lengths
 
 
 def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:

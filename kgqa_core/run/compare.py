@@ -96,13 +96,6 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     return questions
 
 
-def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
-    """Return the best-executing plans of the questions that are asked; what an oracle and hard negatives know."""
-    folder = pipeline.artifact("supervision").folder
-    cases = read_cases(folder, pipeline.config.evaluation.split, "best")
-    return {case.id: case.paths for case in cases}
-
-
 def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     """Choose on dev how explorer and planner are fused; return the choice, its parts' figures and all points."""
     dev = read_questions(pipeline.artifact("questions").folder, "dev")
@@ -241,8 +234,9 @@ class Parts:
             role = "reason" if "reason" in roles else roles[-1]
             self.base = opening.base_content(self.pipeline, role, self.row)
         elif answerer == "oracle":
-            oracle = self.systems.oracle
-            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
+            oracle, folder = self.systems.oracle, self.pipeline.artifact("supervision").folder
+            plans = {one.id: one.paths for one in read_cases(folder, self.pipeline.config.evaluation.split)}
+            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), plans)
             settings = oracle.model_copy(update={"seed": oracle.seed + self.seed})
             players = {role: Player(open_oracle(knowledge, settings=settings))}
         else:

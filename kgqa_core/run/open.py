@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -128,14 +128,8 @@ def explorer_key(config: RunConfig, seed: int | None = None) -> str:
 
 
 def open_system(pipeline: Pipeline, seed: int | None = None, *, trained_by: Pipeline | None = None) -> ExplorerSystem:
-    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph.
-
-    Raises ConfigError where neither explorers nor systems of the run have the seed.
-    """
+    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph."""
     config, trained = pipeline.config, trained_by or pipeline
-    seeds = {*config.exploration.seeds, *((config.systems and config.systems.seeds) or ())}
-    if seed is not None and seed not in seeds:
-        raise ConfigError(f"run {config.name!r} has no seed {seed}; it has {', '.join(map(str, sorted(seeds)))}")
     system = load_system(
         trained.artifact(explorer_key(trained.config, seed)).folder,
         graph=graph_of(pipeline),
@@ -275,18 +269,19 @@ def machine_of(pipeline: Pipeline) -> Machine:
 
 @contextmanager
 def metered(
-    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, budget: Budget | None = None
+    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, budget: Budget = UNLIMITED
 ) -> Iterator[tuple[LanguageModel, Meter]]:
     """Yield whoever plays the roles as one model, each of whose calls is counted, and kept under its player's name.
 
-    The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
+    The same call is paid once in a home. ``budget`` is for all roles together.
     """
     meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
         around: dict[int, Metered] = {}
         for model, price_name in players.values():
-            how: Any = {"store": store, "budget": budget or UNLIMITED, "price": prices.get(price_name)}
-            around.setdefault(id(model), Metered(model, meter=meter, system=system, **how))
+            price = prices.get(price_name)
+            counted = Metered(model, store=store, meter=meter, system=system, budget=budget, price=price)
+            around.setdefault(id(model), counted)
         own: dict[Role, LanguageModel] = {role: around[id(player.model)] for role, player in players.items()}
         yield next(iter(own.values())) if len(around) == 1 else RoleModels(own), meter
 

@@ -284,9 +284,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     from kgqa_core.lm.tune_data import TuneJob
 
     config, weights = run.config, opening.base_weights(run)
-    if weights is None:
-        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind packaged or local")
-    assert config.reasoner is not None
+    assert weights is not None and config.reasoner is not None
     job = TuneJob(
         base=weights.folder,
         adapter=weights.adapter,
