@@ -33,7 +33,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import fill_hops
 from kgqa_core.questions.link_text import link_topics
 from kgqa_core.run import open as opening
-from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
+from kgqa_core.run.open import Player, open_planner, path_constraints, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import StageSpec
 from kgqa_core.run.stages.systems import chosen_settings
@@ -107,7 +107,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     asked = [PlanQuestion(one.id, one.asked(mask), one.topics) for one in search.place(questions)]
     topics = [one.topics for one in asked]
     explored = opening.open_system(pipeline, seed).answer(questions)
-    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as (planner, _):
+    with open_planner(pipeline, settings.planner, seed) as (planner, _):
         plans = planner.plan(asked, num_plans=settings.num_plans)
     reached = reached_by(search, topics, plans)
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
@@ -116,7 +116,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     if opening.has_generator(pipeline.config):
         apart = [place for place, own in enumerate(options) if disagree(own)]
         generator: Any
-        with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as (generator, _):
+        with open_planner(pipeline, "generator", seed) as (generator, _):
             with suppress(UnableError):  # else it cannot decide where they disagree
                 said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
                 lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
@@ -192,19 +192,16 @@ class Parts:
 
             exists = steps_around(path_constraints(self.search))
             return PlanSource(EncoderPlanner(self.encode, exists, self.search.max_hops), self.mask_topics)
-        opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed), row=self.row)
-        planner, meter = self.stack.enter_context(opened)
+        planner, meter = self.stack.enter_context(open_planner(self.pipeline, source, self.seed, row=self.row))
         self.meters += [meter] if meter is not None else []
         return PlanSource(planner, self.mask_topics)
 
     def asker(self) -> PlanAsker:
         """Return how the language model that answers is asked about plans that exist."""
-        prompts, space = PlanInstruction(self.prompts), path_constraints(self.search)
-        if self.answerer != "lm":  # whoever plays a model picks among what there is
-            return PlanAsker(prompts, space)
-        config = self.pipeline.config
-        held = space if opening.only_existing(config) else None
-        return PlanAsker(prompts, held, searches=opening.model_section(config, "plan", self.row).searches)
+        if self.answerer == "lm":
+            return opening.plan_asker(self.pipeline, self.search, self.row)
+        # Whoever plays a model picks among what there is.
+        return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search))
 
     def fusion(self) -> Mapping[str, Any]:
         """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
@@ -227,10 +224,10 @@ class Parts:
         """Return whoever plays the language model, metered and held to the cap of calls; None: nothing is asked."""
         role: Role = "reason"
         if answerer == "lm":
-            seed, roles = planner_seed(self.pipeline.config, self.seed), self.systems.roles_of(self.row)
+            roles = self.systems.roles_of(self.row)
             if not roles:
                 return None
-            players = opening.open_players(self.pipeline, seed, roles, row=self.row)
+            players = opening.open_players(self.pipeline, self.seed, roles, row=self.row)
             role = "reason" if "reason" in roles else roles[-1]
             self.base = opening.base_content(self.pipeline, role, self.row)
         elif answerer == "oracle":

@@ -22,8 +22,15 @@ from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Prices, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.instructions import plan
-from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
+from kgqa_core.instructions.plan import (
+    GeneratorPlanner,
+    PathConstraints,
+    PlanAsker,
+    PlanInstruction,
+    Planner,
+    PlanQuestion,
+    RelationConstraint,
+)
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered, RoleModels
@@ -227,7 +234,7 @@ def _role_weights(pipeline: Pipeline, seed: int, role: Role, row: str) -> tuple[
     if isinstance(player.adapter, Path):
         return section, Weights(weights.folder, player.adapter)
     if config.reasoner is not None:
-        trained = pipeline.artifact(f"reasoner-seed{seed}").folder
+        trained = pipeline.artifact(f"reasoner-seed{planner_seed(config, seed)}").folder
         is_adapter = (trained / ADAPTER_FOLDER).is_dir()
         weights = Weights(weights.folder, trained / ADAPTER_FOLDER) if is_adapter else Weights(trained / MODEL_FOLDER)
     return section, weights
@@ -310,9 +317,23 @@ def only_existing(config: RunConfig) -> bool:
     return config.plans is None or config.plans.only_existing
 
 
+def plan_asker(pipeline: Pipeline, search: SearchGraph | None, row: str = "") -> PlanAsker:
+    """Return how the model that plans, for a row, is asked: held to plans that exist, unless any text is wanted."""
+    config = pipeline.config
+    space: PathConstraints | RelationConstraint | None = None
+    if search:
+        space = path_constraints(search) if only_existing(config) else None
+    else:
+        paths = [path for one in taught(pipeline) for path in one.paths]
+        steps = sorted({step for path in paths for step in path})
+        space = RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
+    prompts = PlanInstruction(read_prompts(config.prompts))
+    return PlanAsker(prompts, space, searches=model_section(config, "plan", row).searches)
+
+
 @contextmanager
 def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[tuple[Planner, Meter | None]]:
-    """Open one of the run's planners, generator or dense, beside the account of what its language model costs.
+    """Open a planner of a seed's systems, generator or dense, beside the account of what its language model costs.
 
     ``row``: with the model that plans for that row.
     """
@@ -321,17 +342,9 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         from kgqa_core.planners.dense import open_dense, steps_around
 
         exists = steps_around(path_constraints(search)) if search else None
-        yield open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists), None
+        folder = pipeline.artifact(f"dense-seed{planner_seed(pipeline.config, seed)}").folder / DENSE_FOLDER
+        yield open_dense(folder, exists=exists), None
         return
-    space: PathConstraints | plan.RelationConstraint | None = None
-    if search:
-        space = path_constraints(search) if only_existing(pipeline.config) else None
-    else:
-        paths = [path for one in taught(pipeline) for path in one.paths]
-        steps = sorted({step for path in paths for step in path})
-        space = plan.RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        prompts = plan.PlanInstruction(read_prompts(pipeline.config.prompts))
-        asker = plan.PlanAsker(prompts, space, searches=model_section(pipeline.config, "plan", row).searches)
-        yield plan.GeneratorPlanner(model, asker), meter
+        yield GeneratorPlanner(model, plan_asker(pipeline, search, row)), meter

@@ -283,7 +283,7 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
     from kgqa_core.run.compare import read_asked
 
-    size, asked = run.config.comparison.chunk, read_asked(run)
+    size, asked = run.config.comparison.chunk, read_asked(run, linked=False)  # those found in texts may be anywhere
     parts = folder / JOURNAL / f"{PARTS}-{size}"
     parts.mkdir(parents=True, exist_ok=True)
     config, recipe = run.config.model_dump_json(), run.recipe(spec.key)
@@ -295,10 +295,8 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     for table in TABLES:
         merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
     answers = read_system_run(folder / "predictions.parquet", str(spec.system))
-    by_id = {question.id: question for question in read_asked(run, linked=False)}  # linked topics may be anywhere
-    questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
-    search = search_graph(run)
-    answerable = find_answerable(search.place(questions), search.graph)
+    search, asked = search_graph(run), sorted(asked, key=lambda question: question.id)  # as answers are
+    answerable = find_answerable(search.place(asked), search.graph)
     row = asdict(system_row(str(spec.system), [answers], answerable))
     write_json(folder / SCORES, [row])
     record_scores(recorder, row)
