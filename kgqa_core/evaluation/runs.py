@@ -90,14 +90,13 @@ def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
     rows = sorted(predictions.read_predictions(path), key=lambda row: row[0].question_id)
     if not rows:
         raise InputError(f"{called}: {shorten(str(path))} holds no predictions; run the evaluation again")
-    asked = {
-        outcome.question_id: Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
-        for outcome, text, _, golds in rows
-    }
-    ids = [outcome.question_id for outcome, *_ in rows]
-    if twice := [one for one, other in pairwise(ids) if one == other]:
-        raise InputError(f"{called}: question {shorten(twice[0])} is there twice; keep one of them")
     outcomes = tuple(outcome for outcome, *_ in rows)
+    if twice := [one.question_id for one, other in pairwise(outcomes) if one.question_id == other.question_id]:
+        raise InputError(f"{called}: question {shorten(twice[0])} is there twice; keep one of them")
+    asked = {
+        one.question_id: Asked(text, tuple(sorted(golds)), one.golds, one.claim, one.gold_verdict)
+        for one, text, _, golds in rows
+    }
     return EvaluatedRun(
         called,
         path,

@@ -54,21 +54,20 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     section, systems = pipeline.specs[key].section, pipeline.config.comparison
     with ExitStack() as stack:
         parts = Parts(pipeline, pipeline.specs[key], stack)
-        kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
-        system = kind.open(parts)
+        system = system_type(parts.name).open(parts)
         played: dict[str, list[str]] = {}  # model -> its roles
         for role in ROLES:
             if f"model.{role}" in section:
                 played.setdefault(str(section[f"model.{role}"]), []).append(role)
         source = SystemSource(
             graph=pipeline.artifact("graph").content,
-            system=str(section.get("row", parts.name)),
+            system=parts.row,
             seed=parts.seed,
-            answered_by=answerer,
+            answered_by=parts.answerer,
             model=parts.model.name if parts.model else "",
             roles=", ".join(f"{', '.join(roles)}: {model}" for model, roles in played.items()),
             base=parts.base,
-            prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
+            prompts=hash_json(dict(section["prompts"]))[:16] if parts.answerer else "",
             topics=systems.topics if system.needs_topic else "none",
             pool=parts.pool,
             settings=parts.settings.model_dump(mode="json", exclude=PLACES) if parts.settings else {},
@@ -146,9 +145,9 @@ class Parts:
         self.max_calls, self.pool = self.systems.max_calls, section["pool"]
         self.mask_topics = pipeline.config.exploration.mask_topics
         self.meters: list[Meter] = []
-        self.answerer = section.get("answered_by")
+        self.answerer = str(section.get("answered_by", ""))  # empty: no language model is asked
         self.base = ""  # the model that answers, its tuning aside, by content: what a row and its ``direct`` share
-        self.model = self._model(str(self.answerer)) if self.answerer else None
+        self.model = self._model() if self.answerer else None
 
     @cached_property
     def search(self) -> SearchGraph:
@@ -220,24 +219,22 @@ class Parts:
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
         return find_hard_negatives(self.search.graph, space, placed, golds, seed=self.systems.draw)
 
-    def _model(self, answerer: str) -> LanguageModel | None:
-        """Return whoever plays the language model, metered and held to the cap of calls; None: nothing is asked."""
+    def _model(self) -> LanguageModel:
+        """Return whoever plays the language model, metered and held to the cap of calls."""
         role: Role = "reason"
-        if answerer == "lm":
+        if self.answerer == "lm":
             roles = self.systems.roles_of(self.row)
-            if not roles:
-                return None
             players = opening.open_players(self.pipeline, self.seed, roles, row=self.row)
             role = "reason" if "reason" in roles else roles[-1]
             self.base = opening.base_content(self.pipeline, role, self.row)
-        elif answerer == "oracle":
+        elif self.answerer == "oracle":
             oracle, folder = self.systems.oracle, self.pipeline.artifact("supervision").folder
             plans = {one.id: one.paths for one in read_cases(folder, self.pipeline.config.evaluation.split)}
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), plans)
             settings = oracle.model_copy(update={"seed": oracle.seed + self.seed})
             players = {role: Player(open_oracle(knowledge, settings=settings))}
         else:
-            players = {role: Player(open_random(self.seed) if answerer == "random" else open_first())}
+            players = {role: Player(open_random(self.seed) if self.answerer == "random" else open_first())}
         self.base = self.base or players[role].model.name
         budget = Budget(calls=self.max_calls)
         entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)

@@ -244,7 +244,6 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
 
 
 def _example_source(run: Pipeline) -> Source:
-    """Return what examples are made of."""
     plans, reasoner = run.config.plans, run.config.reasoner
     search = opening.plan_graph(run)
     assert plans is not None and reasoner is not None
