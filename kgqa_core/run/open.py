@@ -22,15 +22,8 @@ from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Prices, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.instructions.plan import (
-    GeneratorPlanner,
-    PathConstraints,
-    PlanAsker,
-    PlanInstruction,
-    Planner,
-    PlanQuestion,
-    RelationConstraint,
-)
+from kgqa_core.instructions import plan
+from kgqa_core.instructions.plan import PathConstraints, PlanAsker, Planner, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered, RoleModels
@@ -320,14 +313,14 @@ def only_existing(config: RunConfig) -> bool:
 def plan_asker(pipeline: Pipeline, search: SearchGraph | None, row: str = "") -> PlanAsker:
     """Return how the model that plans, for a row, is asked: held to plans that exist, unless any text is wanted."""
     config = pipeline.config
-    space: PathConstraints | RelationConstraint | None = None
+    space: PathConstraints | plan.RelationConstraint | None = None
     if search:
         space = path_constraints(search) if only_existing(config) else None
     else:
         paths = [path for one in taught(pipeline) for path in one.paths]
         steps = sorted({step for path in paths for step in path})
-        space = RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
-    prompts = PlanInstruction(read_prompts(config.prompts))
+        space = plan.RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
+    prompts = plan.PlanInstruction(read_prompts(config.prompts))
     return PlanAsker(prompts, space, searches=model_section(config, "plan", row).searches)
 
 
@@ -347,4 +340,4 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         return
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        yield GeneratorPlanner(model, plan_asker(pipeline, search, row)), meter
+        yield plan.GeneratorPlanner(model, plan_asker(pipeline, search, row)), meter
