@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -33,7 +33,7 @@ from kgqa_core.evaluation.predictions import (
     Source,
     WriteRows,
     answer_stream,
-    make_rows,
+    make_row,
     open_predictions,
     unfinished,
 )
@@ -204,8 +204,9 @@ def answer_file(
 def open_lines(out: Path | TextIO, graph: KnowledgeGraph) -> Iterator[WriteRows]:
     """Yield what writes answers as they come, each as ``answer_line``."""
 
-    def write(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
-        lines.writelines(map(answer_line, make_rows(questions, predictions, graph)))
+    def write(questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
+        pairs = zip(questions, predictions, strict=True)
+        lines.writelines(answer_line(make_row(*pair, graph)) for pair in pairs)
         lines.flush()
 
     if not isinstance(out, Path):

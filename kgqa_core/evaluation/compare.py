@@ -46,10 +46,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(min(1.0, 2 * fewer / 2**num))
 
 
-def randomisation_test(differences: Floats, *, flips: int = FLIPS) -> float:
+def randomisation_test(differences: Floats) -> float:
     """Return the two-sided p of the mean of paired ``differences`` [B]: the share of random signs that go as far.
 
-    The observed signs count among those drawn, so p is at least 1 / (``flips`` + 1).
+    The observed signs count among those drawn, so p is at least 1 / (``FLIPS`` + 1).
     """
     apart = np.sort(differences[differences != 0])
     if not len(apart):
@@ -62,15 +62,15 @@ def randomisation_test(differences: Floats, *, flips: int = FLIPS) -> float:
     sizes, counts = np.unique(np.abs(apart), return_counts=True)
     by_counts = metrics.COUNT_COST * len(sizes) < len(apart)
     as_far, step = 0, max(1, metrics.CELLS_AT_ONCE // len(sizes if by_counts else apart))
-    for start in range(0, flips, step):
-        size = min(step, flips - start)
+    for start in range(0, FLIPS, step):
+        size = min(step, FLIPS - start)
         if by_counts:
             sums = (2 * random.binomial(counts, 0.5, size=(size, len(sizes))) - counts) @ sizes
         else:
             kept = random.integers(2, size=(size, len(apart)), dtype=np.int8)
             sums = 2 * (kept.astype(np.float64) @ apart) - total
         as_far += int((np.abs(sums) >= least).sum())
-    return (1 + as_far) / (1 + flips)
+    return (1 + as_far) / (1 + FLIPS)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ a model that has none, the cost of a table that does not say) is left out, never
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -102,19 +102,17 @@ def system_row(
 
     Where ``grouped``, it has the figures by hops and by the number of answers too.
     """
-    rows = []
-    for run in runs:
-        figures_of = partial(system_figures, run)
-        if grouped:
-            row = report_row(name, "other", run.scores, answerable, figures_of=figures_of)
-        else:
-            row = ReportRow(name, "other", figures_of())
-        rows.append(replace(row, overall={**row.overall, **named_bounds(MATCHES, _matches(run))}))
+    rows = [
+        report_row(name, "other", run.scores, answerable, figures_of=partial(system_figures, run))
+        if grouped
+        else ReportRow(name, "other", system_figures(run))
+        for run in runs
+    ]
     return rows[0] if len(rows) == 1 else mean_row(name, rows)
 
 
 def system_figures(run: EvaluatedRun, chosen: Mask | None = None) -> dict[str, float]:
-    """Return every figure of one run over all questions, or those ``chosen`` [B]; shares in percent."""
+    """Return every figure of one run over those ``chosen`` [B], or over all with bounds of ``MATCHES``, in percent."""
     some = np.ones(len(run.outcomes), dtype=bool) if chosen is None else chosen
     figures = dict(make_figures(run.scores, chosen))
     if some.any():
@@ -122,7 +120,7 @@ def system_figures(run: EvaluatedRun, chosen: Mask | None = None) -> dict[str, f
         if run.record is not None:
             figures |= _record_figures(run.record, some, float(run.scores.values["hits1"][some].sum()) / 100)
             figures |= trust_figures(run.record.confidence[some], run.picked_right[some].astype(np.float64))
-    return figures
+    return figures if chosen is not None else figures | named_bounds(MATCHES, _matches(run))
 
 
 def _matches(run: EvaluatedRun) -> Floats:

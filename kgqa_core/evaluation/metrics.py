@@ -97,8 +97,8 @@ class QuestionScores:
 
 def group_by(names: Sequence[str], order: Sequence[str]) -> dict[str, Mask]:
     """Return which questions [B] bear each name, for the names in ``order`` that any bears."""
-    column = np.array(names, dtype=object)
-    return {name: column == name for name in order if name in set(names)}
+    column, known = np.array(names, dtype=object), set(names)
+    return {name: column == name for name in order if name in known}
 
 
 def score_predictions(questions: Sequence[Question], predictions: Iterable[Prediction]) -> QuestionScores:

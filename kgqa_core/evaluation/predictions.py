@@ -96,8 +96,8 @@ PredictionRow = tuple[Outcome, str, list[str], list[str]]
 
 
 Answer = Callable[[Sequence[Question]], Sequence[Prediction]]
-WriteRows = Callable[[Sequence[Question], Iterable[Prediction]], None]
-"""Writes a row per question, in order; a question without a prediction gets an empty row."""
+WriteRows = Callable[[Sequence[Question], Sequence[Prediction]], None]
+"""Writes a row per question, each with its prediction, in order."""
 
 
 def answer_stream(
@@ -131,9 +131,9 @@ def open_predictions(path: Path, names: NameTables, source: Source | None = None
     schema = PREDICTIONS.with_metadata(known)
     waiting = schema.empty_table()
 
-    def write(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
+    def write(questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
         nonlocal waiting
-        rows = make_rows(questions, predictions, names)
+        rows = [make_row(*pair, names) for pair in zip(questions, predictions, strict=True)]
         waiting = pa.concat_tables([waiting, pa.Table.from_pylist(rows, schema=schema)])
         while waiting.num_rows >= ROWS_AT_ONCE:
             table.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
@@ -143,14 +143,6 @@ def open_predictions(path: Path, names: NameTables, source: Source | None = None
         yield write
         if waiting.num_rows:
             table.write_table(waiting.combine_chunks())
-
-
-def make_rows(
-    questions: Sequence[Question], predictions: Iterable[Prediction], names: NameTables
-) -> list[dict[str, Any]]:
-    """Return the table row of each question, as ``make_row`` makes it; without a prediction it is empty."""
-    by_id = {prediction.question_id: prediction for prediction in predictions}
-    return [make_row(one, by_id.get(one.id, Prediction(one.id, (), (), ())), names) for one in questions]
 
 
 def make_row(question: Question, prediction: Prediction, names: NameTables) -> dict[str, Any]:

@@ -7,14 +7,12 @@ every run alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,7 +25,6 @@ from kgqa_core.evaluation.predictions import Source, SystemSource
 NUM_EXAMPLES = 3
 TEXT_SHOWN = 60  # characters of a question in a message
 HASH_SHOWN = 16  # digits of a graph's hash in a message
-SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
 READ = ("question_id", "confidence", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 STATUSES = ("answered", "abstained", "unmatched", "unreadable", "skipped", "failed")
@@ -93,14 +90,13 @@ def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
     rows = sorted(predictions.read_predictions(path), key=lambda row: row[0].question_id)
     if not rows:
         raise InputError(f"{called}: {shorten(str(path))} holds no predictions; run the evaluation again")
-    asked = {
-        outcome.question_id: Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
-        for outcome, text, _, golds in rows
-    }
-    ids = [outcome.question_id for outcome, *_ in rows]
-    if twice := [one for one, other in pairwise(ids) if one == other]:
-        raise InputError(f"{called}: question {shorten(twice[0])} is there twice; keep one of them")
     outcomes = tuple(outcome for outcome, *_ in rows)
+    if twice := [one.question_id for one, other in pairwise(outcomes) if one.question_id == other.question_id]:
+        raise InputError(f"{called}: question {shorten(twice[0])} is there twice; keep one of them")
+    asked = {
+        one.question_id: Asked(text, tuple(sorted(golds)), one.golds, one.claim, one.gold_verdict)
+        for one, text, _, golds in rows
+    }
     return EvaluatedRun(
         called,
         path,
@@ -128,13 +124,12 @@ def _read_record(path: Path) -> Record:
         predictions.require_columns(path, file, READ)
         table = file.read(columns=list(READ))
     table = table.take(pc.sort_indices(table["question_id"])).combine_chunks()
-    faithful = table["faithful"].combine_chunks()
-    lengths = _lengths(faithful)
-    supported = np.zeros(len(table))
-    np.add.at(supported, np.repeat(np.arange(len(table)), lengths), faithful.flatten().to_numpy(zero_copy_only=False))
+    faithful, unmatched = table["faithful"].combine_chunks(), table["unmatched"].combine_chunks()
+    owner, unmatched_owner = pc.list_parent_indices(faithful), pc.list_parent_indices(unmatched)
+    supported = faithful.flatten().to_numpy(zero_copy_only=False)
     # Each count as a column, NaN where a question has it not.
     counted = table["counts"].combine_chunks().cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
-    rows = np.repeat(np.arange(len(table)), _lengths(counted))
+    rows = pc.list_parent_indices(counted).to_numpy()
     keys, values = (column.to_numpy(zero_copy_only=False) for column in counted.flatten().flatten())
     counts: dict[str, Floats] = {}
     for name in sorted(set(keys)):
@@ -144,53 +139,19 @@ def _read_record(path: Path) -> Record:
         status=tuple(table["status"].to_pylist()),
         stopped=tuple(table["stopped"].to_pylist()),
         spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
-        num_supported=supported,
-        num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
+        num_supported=np.bincount(owner, weights=supported, minlength=len(table)).astype(np.float64),
+        num_claimed=np.bincount(np.append(owner, unmatched_owner), minlength=len(table)).astype(np.float64),
         counts=counts,
         confidence=table["confidence"].to_numpy().astype(np.float64),
     )
 
 
-def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = np.diff(lists.offsets.to_numpy()).astype(np.int64)
-    return lengths
-
-
 def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
-    """Return the runs of each row by its name, in order: seeds of one system and setting belong together.
-
-    A model that was tuned anew for each seed is another by content each time; but where two runs have the same seed,
-    each model has a row of its own. Rows of one name are told apart by what differs: ``etd [num_candidates 5]``.
-    """
-
-    def without(run: EvaluatedRun, *apart: str) -> str:
-        if run.about is None:  # a table that is no system's shares nothing
-            return str(run.path)
-        return repr({name: value for name, value in asdict(run.about).items() if name not in apart})
-
-    def described(run: EvaluatedRun) -> dict[str, str]:
-        if run.about is None:
-            return {"file": str(run.path)}
-        about = {**run.about.settings, "by": run.about.players, "model": run.about.model, "prompts": run.about.prompts}
-        return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
-
+    """Return the runs of each row of one comparison by its name, in order: the seeds of a row belong together."""
     rows: dict[str, list[EvaluatedRun]] = {}
-    by_model = ("model", "base")
-    per_seed = Counter(without(run, *by_model) for run in runs)
     for run in runs:
-        apart = ("seed",) if per_seed[without(run, *by_model)] > 1 else ("seed", *by_model)
-        rows.setdefault(without(run, *apart), []).append(run)
-    names = {row: own[0].about.row if own[0].about is not None else own[0].name for row, own in rows.items()}
-    found = {}
-    for row, own in rows.items():
-        same = [described(other[0]) for key, other in rows.items() if names[key] == names[row]]
-        mine, name = described(own[0]), names[row]
-        if len(same) > 1:
-            differing = [one for one in mine if any(other.get(one) != mine[one] for other in same)]
-            shown = [one for one in differing if one != "model" or "by" not in differing]  # its content says no more
-            name += f" [{', '.join(f'{one} {mine[one]}' for one in shown)}]"
-        found[name] = own
-    return found
+        rows.setdefault(run.about.row if run.about else run.name, []).append(run)
+    return rows
 
 
 def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:

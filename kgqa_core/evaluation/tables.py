@@ -239,16 +239,10 @@ def _trust(figures: Figures) -> Figures:
 def _scoped(rows: Sequence[ReportRow]) -> list[TextTable]:
     """Return the tables by hops and by the number of answers, where there is more than one group."""
     tables = []
-    by_hops, by_answers = ({row.system: row.by_hops for row in rows}, {row.system: row.by_answers for row in rows})
-    for by, groups, order in (("hops", by_hops, report_scopes(rows)), ("answers", by_answers, ANSWER_BUCKETS)):
-        scopes = [scope for scope in order if any(scope in own for own in groups.values())]
-        cells = [
-            (scope, system, f"{own[scope]['n']:.0f}", *_cells(own[scope], SCOPED))
-            for scope in scopes
-            for system, own in groups.items()
-            if scope in own
-        ]
-        if len(scopes) > 1:
+    for by, order in (("hops", report_scopes(rows)), ("answers", ANSWER_BUCKETS)):
+        known = [(scope, row.system, getattr(row, f"by_{by}").get(scope)) for scope in order for row in rows]
+        cells = [(scope, name, f"{own['n']:.0f}", *_cells(own, SCOPED)) for scope, name, own in known if own]
+        if len({scope for scope, *_ in cells}) > 1:
             tables.append(TextTable(f"By the number of {by}", (by, "system", "n", *SCOPED), cells, 2))
     return tables
 

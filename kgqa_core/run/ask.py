@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
 from typing import Annotated
@@ -95,12 +94,11 @@ class Answerer:
 
     def _in_words(self, question: Question, prediction: Prediction) -> Answer:
         graph, answers = self.system.graph, set(prediction.answers)
-        paths = [render_path(path, graph) for path in prediction.paths]
+        kept = zip(prediction.candidates, prediction.paths, strict=False)
+        paths = {entity: render_path(path, graph) for entity, path in kept}
         lines = tuple(
-            AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path or "")
-            for (entity, score), path in zip_longest(
-                zip(prediction.candidates, prediction.scores, strict=True), paths[: len(prediction.candidates)]
-            )
+            AnswerLine(graph.name_of(one), graph.label_of(one), 100.0 * score, one in answers, paths.get(one, ""))
+            for one, score in zip(prediction.candidates, prediction.scores, strict=True)
         )
         names = dict.fromkeys(graph.name_of(entity) for entity in question.topics)
         return Answer(question.text, tuple(names), lines)

@@ -171,7 +171,6 @@ def fan_out(
     *,
     progress: Callable[[int, int], None] | None = None,
     arrived: Callable[[Any], None] = lambda result: None,
-    patience: float = PATIENCE_SECONDS,
 ) -> Callable[[Callable[[Item], Result], Iterable[Item]], list[Result]]:
     """Return a stand-in for ``map`` that runs on the workers of a ``distributed.Client`` and keeps the items' order.
 
@@ -180,7 +179,7 @@ def fan_out(
     after they were made. ``arrived`` gets each result; ``progress`` is told where the number of items is known.
 
     A failure is raised here and cancels what still waits. Raises KgqaError where a task's workers were killed time
-    after time, with the item's name, and where there has been no worker for ``patience`` seconds.
+    after time, with the item's name, and where there has been no worker for ``PATIENCE_SECONDS``.
     """
     slots = _Slots(client)
 
@@ -197,7 +196,7 @@ def fan_out(
                     key = f"{name}-{uuid4().hex[:8]}-{upcoming[0]}-{name_of(upcoming[1])}"
                     running[client.submit(function, upcoming[1], key=key, pure=False)] = upcoming
                     upcoming = next(numbered, None)
-                for future in _wait_for_some(client, list(running), patience):
+                for future in _wait_for_some(client, list(running)):
                     number, item = running[future]
                     results[number] = _result_of(future, name, item)
                     del running[future]
@@ -249,22 +248,24 @@ def name_of(item: object) -> str:
     return str(named) if isinstance(named, str | Path) else shorten(item)
 
 
-def _wait_for_some(client: Any, futures: list[Any], patience: float) -> Iterable[Any]:
+def _wait_for_some(client: Any, futures: list[Any]) -> Iterable[Any]:
     from distributed import wait
 
     alive = monotonic()
     while True:
         with _scheduler_lost():
             try:
-                return list(wait(futures, timeout=min(POLL_SECONDS, patience), return_when="FIRST_COMPLETED").done)
+                return list(
+                    wait(futures, timeout=min(POLL_SECONDS, PATIENCE_SECONDS), return_when="FIRST_COMPLETED").done
+                )
             except TimeoutError:
                 if client.nthreads():
                     alive = monotonic()
-        if monotonic() - alive > patience:
+        if monotonic() - alive > PATIENCE_SECONDS:
             raise KgqaError(
-                f"the Dask cluster has had no worker for {patience:.0f} s, and {len(futures)} tasks wait. Start "
-                "workers that come back when they die (`dask worker` with its nanny, as by default), then run again: "
-                "finished stages are kept."
+                f"the Dask cluster has had no worker for {PATIENCE_SECONDS:.0f} s, and {len(futures)} tasks wait. "
+                "Start workers that come back when they die (`dask worker` with its nanny, as by default), then run "
+                "again: finished stages are kept."
             )
 
 

@@ -34,7 +34,7 @@ from kgqa_core.questions.coverage import fill_hops
 from kgqa_core.questions.link_names import NameIndex
 from kgqa_core.questions.link_text import TextLinker, link_topics
 from kgqa_core.run import open as opening
-from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
+from kgqa_core.run.open import Player, open_planner, path_constraints, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import StageSpec
 from kgqa_core.run.stages.systems import chosen_settings
@@ -55,21 +55,20 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     section, systems = pipeline.specs[key].section, pipeline.config.comparison
     with ExitStack() as stack:
         parts = Parts(pipeline, pipeline.specs[key], stack)
-        kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
-        system = kind.open(parts)
+        system = system_type(parts.name).open(parts)
         played: dict[str, list[str]] = {}  # model -> its roles
         for role in ROLES:
             if f"model.{role}" in section:
                 played.setdefault(str(section[f"model.{role}"]), []).append(role)
         source = SystemSource(
             graph=pipeline.artifact("graph").content,
-            system=str(section.get("row", parts.name)),
+            system=parts.row,
             seed=parts.seed,
-            answered_by=answerer,
+            answered_by=parts.answerer,
             model=parts.model.name if parts.model else "",
             roles=", ".join(f"{', '.join(roles)}: {model}" for model, roles in played.items()),
             base=parts.base,
-            prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
+            prompts=hash_json(dict(section["prompts"]))[:16] if parts.answerer else "",
             topics=systems.topics if system.needs_topic else "none",
             pool=parts.pool,
             settings=parts.settings.model_dump(mode="json", exclude=PLACES) if parts.settings else {},
@@ -97,13 +96,6 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     return questions
 
 
-def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
-    """Return the best-executing plans of the questions that are asked; what an oracle and hard negatives know."""
-    folder = pipeline.artifact("supervision").folder
-    cases = read_cases(folder, pipeline.config.evaluation.split, "best")
-    return {case.id: case.paths for case in cases}
-
-
 def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     """Choose on dev how explorer and planner are fused; return the choice, its parts' figures and all points."""
     dev = read_questions(pipeline.artifact("questions").folder, "dev")
@@ -115,7 +107,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     asked = [PlanQuestion(one.id, one.asked(mask), one.topics) for one in search.place(questions)]
     topics = [one.topics for one in asked]
     explored = opening.open_system(pipeline, seed).answer(questions)
-    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as (planner, _):
+    with open_planner(pipeline, settings.planner, seed) as (planner, _):
         plans = planner.plan(asked, num_plans=settings.num_plans)
     reached = reached_by(search, topics, plans)
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
@@ -124,7 +116,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     if opening.has_generator(pipeline.config):
         apart = [place for place, own in enumerate(options) if disagree(own)]
         generator: Any
-        with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as (generator, _):
+        with open_planner(pipeline, "generator", seed) as (generator, _):
             with suppress(UnableError):  # else it cannot decide where they disagree
                 said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
                 lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
@@ -154,9 +146,9 @@ class Parts:
         self.max_calls, self.pool = self.systems.max_calls, section["pool"]
         self.mask_topics = pipeline.config.exploration.mask_topics
         self.meters: list[Meter] = []
-        self.answerer = section.get("answered_by")
+        self.answerer = str(section.get("answered_by", ""))  # empty: no language model is asked
         self.base = ""  # the model that answers, its tuning aside, by content: what a row and its ``direct`` share
-        self.model = self._model(str(self.answerer)) if self.answerer else None
+        self.model = self._model() if self.answerer else None
 
     @cached_property
     def search(self) -> SearchGraph:
@@ -200,19 +192,16 @@ class Parts:
 
             exists = steps_around(path_constraints(self.search))
             return PlanSource(EncoderPlanner(self.encode, exists, self.search.max_hops), self.mask_topics)
-        opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed), row=self.row)
-        planner, meter = self.stack.enter_context(opened)
+        planner, meter = self.stack.enter_context(open_planner(self.pipeline, source, self.seed, row=self.row))
         self.meters += [meter] if meter is not None else []
         return PlanSource(planner, self.mask_topics)
 
     def asker(self) -> PlanAsker:
         """Return how the language model that answers is asked about plans that exist."""
-        prompts, space = PlanInstruction(self.prompts), path_constraints(self.search)
-        if self.answerer != "lm":  # whoever plays a model picks among what there is
-            return PlanAsker(prompts, space)
-        config = self.pipeline.config
-        held = space if opening.only_existing(config) else None
-        return PlanAsker(prompts, held, searches=opening.model_section(config, "plan", self.row).searches)
+        if self.answerer == "lm":
+            return opening.plan_asker(self.pipeline, self.search, self.row)
+        # Whoever plays a model picks among what there is.
+        return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search))
 
     def fusion(self) -> Mapping[str, Any]:
         """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
@@ -231,23 +220,22 @@ class Parts:
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
         return find_hard_negatives(self.search.graph, space, placed, golds, seed=self.systems.draw)
 
-    def _model(self, answerer: str) -> LanguageModel | None:
-        """Return whoever plays the language model, metered and held to the cap of calls; None: nothing is asked."""
+    def _model(self) -> LanguageModel:
+        """Return whoever plays the language model, metered and held to the cap of calls."""
         role: Role = "reason"
-        if answerer == "lm":
-            seed, roles = planner_seed(self.pipeline.config, self.seed), self.systems.roles_of(self.row)
-            if not roles:
-                return None
-            players = opening.open_players(self.pipeline, seed, roles, row=self.row)
+        if self.answerer == "lm":
+            roles = self.systems.roles_of(self.row)
+            players = opening.open_players(self.pipeline, self.seed, roles, row=self.row)
             role = "reason" if "reason" in roles else roles[-1]
             self.base = opening.base_content(self.pipeline, role, self.row)
-        elif answerer == "oracle":
-            oracle = self.systems.oracle
-            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
+        elif self.answerer == "oracle":
+            oracle, folder = self.systems.oracle, self.pipeline.artifact("supervision").folder
+            plans = {one.id: one.paths for one in read_cases(folder, self.pipeline.config.evaluation.split)}
+            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), plans)
             settings = oracle.model_copy(update={"seed": oracle.seed + self.seed})
             players = {role: Player(open_oracle(knowledge, settings=settings))}
         else:
-            players = {role: Player(open_random(self.seed) if answerer == "random" else open_first())}
+            players = {role: Player(open_random(self.seed) if self.answerer == "random" else open_first())}
         self.base = self.base or players[role].model.name
         budget = Budget(calls=self.max_calls)
         entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)

@@ -30,7 +30,11 @@ VERSION = 2  # raised whenever the same builds would give other tables
 DOCUMENT, RELATIONS, QUESTIONS = "changes.json", "relations.parquet", "questions.parquet"
 COMPARED = ("graph", "subgraphs", "questions")
 NEEDED = {"graph", "questions"}
-ASKING = {"evaluation": "score", "system": "answer"}  # stage -> what it does with each question of its split
+ASKING = {  # stage -> what it does with the questions of its split, and what helps where there are none
+    "evaluation": ("score", "set evaluation.split"),
+    "system": ("answer", "set evaluation.split"),
+    "choice": ("choose settings on", "leave systems.choose out"),
+}
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
@@ -67,12 +71,15 @@ def ensure(
 
 
 def _require_asked(pipeline: Pipeline, keys: Iterable[str]) -> None:
-    """Raise InputError where a stage would find no question in the evaluation split: said before hours of training."""
-    verbs = [ASKING[kind] for key in keys if (kind := pipeline.specs[key].stage) in ASKING]
-    if verbs and "questions" in pipeline.specs:
-        split, path = pipeline.config.evaluation.split, pipeline.artifact("questions").folder / "questions.parquet"
-        if split not in pq.read_table(path, columns=["split"])["split"].unique().to_pylist():
-            raise InputError(f"there are no {split} questions to {verbs[0]}; set evaluation.split, or add some")
+    """Raise InputError where a stage would find no question in its split: said before hours of training."""
+    asking = [spec for key in keys if (spec := pipeline.specs[key]).stage in ASKING]
+    if asking:
+        path = pipeline.artifact("questions").folder / "questions.parquet"
+        splits = pq.read_table(path, columns=["split"])["split"].unique().to_pylist()
+        for spec in asking:
+            if (split := spec.section["split"]) not in splits:
+                what, cure = ASKING[spec.stage]
+                raise InputError(f"there are no {split} questions to {what}; {cure}, or add some")
 
 
 def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[StageOutcome]:

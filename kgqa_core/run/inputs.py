@@ -71,6 +71,8 @@ class FileHashes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known = read_note(path)
+        self._new: dict[str, list[Any]] = {}
+        self._unwritten = self._cost = 0.0  # seconds: of hashing since the note was written, and of writing it then
 
     def hash(self, file: Path) -> str:
         """Return the hash of ``file``, from memory where its size and modification time are unchanged; or OSError."""
@@ -80,12 +82,19 @@ class FileHashes:
             return str(known[2])
         if stamp[0] >= LARGE_BYTES:
             _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
+        started = time.monotonic()
         digest = hash_file(file)
         if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
-            # Others write too; a lost race costs one more hashing.
-            self._known = {**read_note(self._path), key: [*stamp, digest]}
-            write_note(self._path, self._known)
+            self._known[key] = self._new[key] = [*stamp, digest]
+            self._unwritten += time.monotonic() - started
+            if self._unwritten >= self._cost:  # else many small files would cost more to note than to read
+                self._write()
         return digest
+
+    def _write(self) -> None:
+        started = time.monotonic()
+        write_note(self._path, {**read_note(self._path), **self._new})  # others write too; a lost race costs a hashing
+        self._unwritten, self._cost = 0.0, time.monotonic() - started
 
 
 def _stamp(file: Path) -> list[int]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,7 +23,7 @@ from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
 from kgqa_core.instructions import plan
-from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
+from kgqa_core.instructions.plan import PathConstraints, PlanAsker, Planner, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered, RoleModels
@@ -128,14 +128,8 @@ def explorer_key(config: RunConfig, seed: int | None = None) -> str:
 
 
 def open_system(pipeline: Pipeline, seed: int | None = None, *, trained_by: Pipeline | None = None) -> ExplorerSystem:
-    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph.
-
-    Raises ConfigError where neither explorers nor systems of the run have the seed.
-    """
+    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph."""
     config, trained = pipeline.config, trained_by or pipeline
-    seeds = {*config.exploration.seeds, *((config.systems and config.systems.seeds) or ())}
-    if seed is not None and seed not in seeds:
-        raise ConfigError(f"run {config.name!r} has no seed {seed}; it has {', '.join(map(str, sorted(seeds)))}")
     system = load_system(
         trained.artifact(explorer_key(trained.config, seed)).folder,
         graph=graph_of(pipeline),
@@ -233,7 +227,7 @@ def _role_weights(pipeline: Pipeline, seed: int, role: Role, row: str) -> tuple[
     if isinstance(player.adapter, Path):
         return section, Weights(weights.folder, player.adapter)
     if config.reasoner is not None:
-        trained = pipeline.artifact(f"reasoner-seed{seed}").folder
+        trained = pipeline.artifact(f"reasoner-seed{planner_seed(config, seed)}").folder
         is_adapter = (trained / ADAPTER_FOLDER).is_dir()
         weights = Weights(weights.folder, trained / ADAPTER_FOLDER) if is_adapter else Weights(trained / MODEL_FOLDER)
     return section, weights
@@ -275,18 +269,19 @@ def machine_of(pipeline: Pipeline) -> Machine:
 
 @contextmanager
 def metered(
-    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, budget: Budget | None = None
+    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, budget: Budget = UNLIMITED
 ) -> Iterator[tuple[LanguageModel, Meter]]:
     """Yield whoever plays the roles as one model, each of whose calls is counted, and kept under its player's name.
 
-    The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
+    The same call is paid once in a home. ``budget`` is for all roles together.
     """
     meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
         around: dict[int, Metered] = {}
         for model, price_name in players.values():
-            how: Any = {"store": store, "budget": budget or UNLIMITED, "price": prices.get(price_name)}
-            around.setdefault(id(model), Metered(model, meter=meter, system=system, **how))
+            price = prices.get(price_name)
+            counted = Metered(model, store=store, meter=meter, system=system, budget=budget, price=price)
+            around.setdefault(id(model), counted)
         own: dict[Role, LanguageModel] = {role: around[id(player.model)] for role, player in players.items()}
         yield next(iter(own.values())) if len(around) == 1 else RoleModels(own), meter
 
@@ -315,9 +310,23 @@ def only_existing(config: RunConfig) -> bool:
     return config.plans is None or config.plans.only_existing
 
 
+def plan_asker(pipeline: Pipeline, search: SearchGraph | None, row: str = "") -> PlanAsker:
+    """Return how the model that plans, for a row, is asked: held to plans that exist, unless any text is wanted."""
+    config = pipeline.config
+    space: PathConstraints | plan.RelationConstraint | None = None
+    if search:
+        space = path_constraints(search) if only_existing(config) else None
+    else:
+        paths = [path for one in taught(pipeline) for path in one.paths]
+        steps = sorted({step for path in paths for step in path})
+        space = plan.RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
+    prompts = plan.PlanInstruction(read_prompts(config.prompts))
+    return PlanAsker(prompts, space, searches=model_section(config, "plan", row).searches)
+
+
 @contextmanager
 def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[tuple[Planner, Meter | None]]:
-    """Open one of the run's planners, generator or dense, beside the account of what its language model costs.
+    """Open a planner of a seed's systems, generator or dense, beside the account of what its language model costs.
 
     ``row``: with the model that plans for that row.
     """
@@ -326,17 +335,9 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         from kgqa_core.planners.dense import open_dense, steps_around
 
         exists = steps_around(path_constraints(search)) if search else None
-        yield open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists), None
+        folder = pipeline.artifact(f"dense-seed{planner_seed(pipeline.config, seed)}").folder / DENSE_FOLDER
+        yield open_dense(folder, exists=exists), None
         return
-    space: PathConstraints | plan.RelationConstraint | None = None
-    if search:
-        space = path_constraints(search) if only_existing(pipeline.config) else None
-    else:
-        paths = [path for one in taught(pipeline) for path in one.paths]
-        steps = sorted({step for path in paths for step in path})
-        space = plan.RelationConstraint(steps, max_hops=max(map(len, paths), default=1))
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        prompts = plan.PlanInstruction(read_prompts(pipeline.config.prompts))
-        asker = plan.PlanAsker(prompts, space, searches=model_section(pipeline.config, "plan", row).searches)
-        yield plan.GeneratorPlanner(model, asker), meter
+        yield plan.GeneratorPlanner(model, plan_asker(pipeline, search, row)), meter

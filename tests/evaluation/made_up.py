@@ -81,6 +81,12 @@ def ask(id: str, *golds: int, **more: Any) -> Question:
     return Question(id, f"what is {id}?", f"what is {id}?", (0,), golds, "test", **more)
 
 
+def in_full(questions: Sequence[Question], predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Return a prediction for every question, an empty one for those that have none."""
+    given = {one.question_id: one for one in predictions}
+    return [given.get(one.id, Prediction(one.id, (), (), ())) for one in questions]
+
+
 def write_system(
     folder: Path, system: str, questions: Sequence[Question], replies: Sequence[Reply], **about: Any
 ) -> Path:

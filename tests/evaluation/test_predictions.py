@@ -27,6 +27,7 @@ from kgqa_core.evaluation.predictions import (
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, Step
 from tests.conftest import kgqa
+from tests.evaluation.made_up import in_full
 
 NAMES = ["Ann", "Bob", "The Cat", "Ann", *(f"entity {number}" for number in range(4, 13))]  # two share a name
 QUESTION = Question("q1", "who?", "who?", topics=(7,), answers=(3, 5), split="dev", hops=2, claim=3, verdict=True)
@@ -35,10 +36,18 @@ PREDICTION = Prediction("q1", (11, 2, 3), (0.5, 0.25, 0.25), (2, 3, 11, 12), ((S
 
 
 def write(
-    path: Path, questions: Sequence[Question], predictions: Sequence[Prediction] = (), source: Source | None = None
+    path: Path,
+    questions: Sequence[Question],
+    predictions: Sequence[Prediction] = (),
+    source: Source | None = None,
+    *,
+    size: int = 10_000,
 ) -> Path:
+    """Write predictions, ``size`` rows at a time; questions that have none get an empty one."""
     with open_predictions(path, SimpleNamespace(entity_names=NAMES, relation_names=["leads_to"]), source) as write_rows:
-        write_rows(questions, predictions)
+        for start in range(0, len(questions), size):
+            asked = questions[start : start + size]
+            write_rows(asked, in_full(asked, predictions))
     return path
 
 
@@ -72,7 +81,7 @@ def test_paths_read_in_walking_order() -> None:
 def test_more_rows_than_one_batch_keep_their_order_and_bytes(tmp_path: Path) -> None:
     questions = [ask(str(n), n % 13) for n in range(4_099)]
     predictions = [Prediction(str(n), (n % 13,), (1.0,), (n % 13,)) for n in range(4_099)]
-    first, second = (write(tmp_path / name, questions, predictions[::-1]) for name in ("1.parquet", "2.parquet"))
+    first, second = (write(tmp_path / f"{size}.parquet", questions, predictions, size=size) for size in (10_000, 700))
     outcomes = [outcome for outcome, *_ in read_predictions(first)]
     assert [outcome.question_id for outcome in outcomes] == [q.id for q in questions]
     assert all(outcome.answers == outcome.golds for outcome in outcomes)

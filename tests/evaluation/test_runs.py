@@ -26,7 +26,7 @@ from kgqa_core.evaluation.runs import (
     with_direct,
 )
 from kgqa_core.types import Prediction, Question, Step
-from tests.evaluation.made_up import GRAPH, NAMES, Reply, ask, make_system, write_system
+from tests.evaluation.made_up import GRAPH, NAMES, Reply, ask, in_full, make_system, write_system
 
 PATH = (Step(head=0, relation=0, tail=1),)
 Write = Callable[..., EvaluatedRun]
@@ -40,7 +40,7 @@ def write(tmp_path: Path) -> Write:
         path = tmp_path / f"{name}.parquet"
         source = Source(graph, f"system {name}")
         with open_predictions(path, NAMES, source) as write_rows:
-            write_rows(questions, predictions)
+            write_rows(questions, in_full(questions, predictions))
         return read_system_run(path, name)
 
     return write
@@ -122,7 +122,7 @@ def test_files_that_are_no_run_say_why(tmp_path: Path, write: Write) -> None:
     with pytest.raises(InputError, match=r"there is no predictions file .* did you mean 'one\.parquet'"):
         read_system_run(tmp_path / "ones.parquet", "B")
     with open_predictions(tmp_path / "plain.parquet", NAMES) as write_rows:
-        write_rows(QUESTIONS, [])
+        write_rows(QUESTIONS, in_full(QUESTIONS, []))
     with pytest.raises(InputError, match="does not say on which graph it was made; evaluate that run again"):
         read_system_run(tmp_path / "plain.parquet", "B")
     (tmp_path / "text.jsonl").write_text('{"prediction": ""}\n')
@@ -164,7 +164,7 @@ def test_a_table_that_is_no_systems_is_a_run_without_a_record(tmp_path: Path) ->
     found = [Prediction("q1", (7,), (1.0,), (7,))]
     source = Source(GRAPH, "explorer (seed 1)")
     with open_predictions(path, NAMES, source) as write_rows:
-        write_rows(ANSWERED, found)
+        write_rows(ANSWERED, in_full(ANSWERED, found))
     run = read_system_run(path)
     assert (run.name, run.about, run.record) == ("explorer (seed 1)", None, None)
     assert run.hit.tolist() == [100, 0, 0]

@@ -104,20 +104,9 @@ def test_seeds_share_a_row_and_are_averaged_before_they_are_tested(bench: Bench)
     assert found.best["hits1"] == {"etd", "rog"}
 
 
-def test_rows_of_one_name_are_told_apart(bench: Bench, tmp_path: Path) -> None:
-    other = Bench(tmp_path / "other")
-    other.folder.mkdir()
-    first = bench.run("etd", 50, settings={"num_candidates": 3, "paths": True})
-    second = other.run("etd", 50, settings={"num_candidates": 5, "paths": True})
-    assert list(group_runs([first, second])) == ["etd [num_candidates 3]", "etd [num_candidates 5]"]
-
-
-def test_a_model_tuned_anew_for_each_seed_is_one_row_and_two_models_of_one_seed_are_two(bench: Bench) -> None:
+def test_a_model_tuned_anew_for_each_seed_is_one_row(bench: Bench) -> None:
     tuned = [bench.run("rog", 50, seed=seed, model=f"tuned {seed}") for seed in (0, 1)]
     assert {name: len(runs) for name, runs in group_runs(tuned).items()} == {"rog": 2}
-    (bench.folder / "other").mkdir()
-    plugged = [*tuned[:1], Bench(bench.folder / "other").run("rog", 50, seed=0, model="plugged in")]
-    assert list(group_runs(plugged)) == ["rog [model tuned 0]", "rog [model plugged in]"]
 
 
 def test_a_model_that_does_not_beat_chance_and_first_adds_nothing(bench: Bench) -> None:
@@ -151,23 +140,23 @@ def test_a_model_is_only_judged_on_the_same_pool_and_settings(bench: Bench) -> N
 
 
 def test_lift_and_joined_answers_take_the_direct_of_the_same_untuned_model(bench: Bench) -> None:
-    (bench.folder / "tuned").mkdir()
-    found = bench.compare(
+    runs = (
         bench.run("rog", range(10, 50), model="a 7B+rog", base="a 7B", roles="plan, reason: 7b+rog"),
         bench.run("direct", 20, base="a 7B", roles="direct: 7b"),
-        Bench(bench.folder / "tuned").run("direct", 30, model="a 7B+rog", base="a 7B+rog", roles="direct: 7b+rog"),
         bench.run("direct", 10, answered_by="oracle", model="oracle"),
         bench.run("fiske", 30, answered_by="oracle", model="oracle"),
         bench.run("explorer", 50, calls=0, answered_by="", model=""),
     )
+    tuned = bench.run("direct", 30, model="a 7B+rog", base="a 7B+rog", roles="direct: 7b+rog")
+    found = side_by_side(group_runs(runs) | {"B direct": [tuned]})
     assert named(found, "rog").lift["lift.hits1"] == pytest.approx(100 * 20 / 60)
     assert named(found, "fiske (oracle)").lift["lift.hits1"] == pytest.approx(100 * 20 / 60)
     assert not named(found, "explorer alone").lift  # there are two to choose from
-    assert not named(found, "direct [by direct: 7b]").lift
+    assert not named(found, "direct").lift
     assert {row[0]: row[1] for row in comparison_tables(found)[0].rows} == {
         "rog": "plan, reason: 7b+rog",
-        "direct [by direct: 7b]": "direct: 7b",
-        "direct [by direct: 7b+rog]": "direct: 7b+rog",
+        "direct": "direct: 7b",
+        "B direct": "direct: 7b+rog",
         "direct (oracle)": "oracle",
         "fiske (oracle)": "oracle",
         "explorer alone": "no LM",
@@ -179,8 +168,8 @@ def test_lift_and_joined_answers_take_the_direct_of_the_same_untuned_model(bench
 
 
 def test_who_was_right_where_the_model_could_overrule_is_counted_per_number_of_candidates(bench: Bench) -> None:
-    runs = [bench.run("etd", 50, settings={"num_candidates": num}, seed=num) for num in (3, 4)]
-    found = bench.compare(*runs, bench.run("rog", 50))
+    runs = {f"{num} shown": [bench.run("etd", 50, settings={"num_candidates": num})] for num in (3, 4)}
+    found = side_by_side(runs | {"rog": [bench.run("rog", 50)]})
     assert [(row.num_shown, row.num_questions) for row in found.lm_vs_explorer] == [(3, NUM), (4, NUM)]
     row = found.lm_vs_explorer[0]
     # The explorer is wrong on every fifth question, the model on the last ten.

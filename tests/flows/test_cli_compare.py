@@ -43,7 +43,7 @@ def write(tmp_path: Path) -> Write:
         names = SimpleNamespace(entity_names=["", "Rome", "Oslo", "Bern"], relation_names=[])
         source = Source(graph, f"system {name}")
         with open_predictions(path, names, source) as write_rows:
-            write_rows(questions, replies[:num_right])
+            write_rows(questions, made_up.in_full(questions, replies[:num_right]))
         return path
 
     return write

@@ -24,6 +24,7 @@ from kgqa_core.graph.input_files import records_table
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs
+from kgqa_core.run import cluster
 from kgqa_core.run.cluster import fan_out, name_of, open_cluster
 from kgqa_core.types import Question
 from tests.graph.closure_worlds import World, write_parts
@@ -149,15 +150,17 @@ def test_a_failure_on_a_worker_is_raised_here_and_ends_the_rest(client: object, 
     assert fan_out(client)(_square, range(3)) == [0, 1, 4]
 
 
-def test_without_a_worker_there_is_an_end_to_waiting() -> None:
+def test_without_a_worker_there_is_an_end_to_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed import Client, LocalCluster
+
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.3)
 
     with (
         LocalCluster(n_workers=0, processes=False, scheduler_kwargs=NO_DASHBOARD) as empty,
         Client(empty) as client,
         pytest.raises(KgqaError, match=r"no worker for 0 s, and 1 tasks wait. Start workers"),
     ):
-        fan_out(client, patience=0.3)(_square, range(3))
+        fan_out(client)(_square, range(3))
 
 
 # Killed workers

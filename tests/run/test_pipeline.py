@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,6 +288,19 @@ def test_a_file_is_hashed_once_for_all_runs_and_again_when_it_changed(tmp_path: 
     settled(file, "a|b|dd", age=1800)  # the same time or nearly, another size
     assert FileHashes(memory).hash(file) == hash_file(file)
     assert read_files == ["kb.txt"] * 3
+
+
+def test_many_small_files_are_not_written_down_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, writes = [settled(tmp_path / f"part-{number}.csv", f"a,b,{number}") for number in range(400)], list[int]()
+
+    def write_slowly(path: Path, note: Mapping[str, Any]) -> None:
+        writes.append(len(note))
+        time.sleep(0.05)
+
+    monkeypatch.setattr(module, "write_note", write_slowly)
+    hashes = FileHashes(tmp_path / "file_hashes.json")
+    assert [hashes.hash(file) for file in files] == [hash_file(file) for file in files]
+    assert 0 < len(writes) < 20
 
 
 def test_a_file_changed_just_now_is_not_remembered(tmp_path: Path, read_files: list[str]) -> None:

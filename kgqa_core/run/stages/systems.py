@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from kgqa_core.evaluation.figures import system_row
 from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.lm.calls import Meter
 from kgqa_core.questions.coverage import find_answerable
-from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
+from kgqa_core.run.cluster import fan_out, open_cluster
 from kgqa_core.run.open import explorer_key, has_generator, model_label, only_existing, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
@@ -284,7 +283,7 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
     from kgqa_core.run.compare import read_asked
 
-    size, asked = run.config.comparison.chunk, read_asked(run)
+    size, asked = run.config.comparison.chunk, read_asked(run, linked=False)  # those found in texts may be anywhere
     parts = folder / JOURNAL / f"{PARTS}-{size}"
     parts.mkdir(parents=True, exist_ok=True)
     config, recipe = run.config.model_dump_json(), run.recipe(spec.key)
@@ -292,15 +291,12 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     numbers = range(math.ceil(len(asked) / size))
     chunks = [Chunk(config, spec.key, recipe.fingerprint, number, size, parts) for number in numbers]
     left = [chunk for chunk in chunks if not chunk.is_done()]
-    with _mapper(run, spec.key, min(len(left) * size, len(asked)), len(chunks) - len(left)) as map_chunks:
-        map_chunks(answer_chunk, left)
+    _answer_chunks(run, left, min(len(left) * size, len(asked)), len(chunks) - len(left))
     for table in TABLES:
         merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
     answers = read_system_run(folder / "predictions.parquet", str(spec.system))
-    by_id = {question.id: question for question in read_asked(run, linked=False)}  # linked topics may be anywhere
-    questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
-    search = search_graph(run)
-    answerable = find_answerable(search.place(questions), search.graph)
+    search, asked = search_graph(run), sorted(asked, key=lambda question: question.id)  # as answers are
+    answerable = find_answerable(search.place(asked), search.graph)
     row = asdict(system_row(str(spec.system), [answers], answerable))
     write_json(folder / SCORES, [row])
     record_scores(recorder, row)
@@ -310,30 +306,24 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
         recorder.table(table, f"{table}.parquet")
 
 
-@contextmanager
-def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> Iterator[MapTasks]:
-    """Yield what maps chunks, over a Dask cluster where there are many questions; whoever listens hears of each."""
+def _answer_chunks(run: Pipeline, chunks: Sequence[Chunk], num_questions: int, done_before: int) -> None:
+    """Answer chunks, over a Dask cluster where they hold many questions; whoever listens hears of each."""
     from kgqa_core.run.compare import close_bench
 
     def told(done: int, total: int) -> None:
-        run.progress(key, done_before + done, done_before + total)
+        run.progress(chunks[0].key, done_before + done, done_before + total)
 
     def paid(num_calls: int) -> None:  # by a worker, whose meters are its own
         Meter.num_paid += num_calls
 
-    def map_here(function: Any, chunks: Any) -> list[Any]:
-        results = []
-        for chunk in chunks:
-            results.append(function(chunk, run))
-            told(len(results), len(chunks))
-        return results
-
     if num_questions > run.config.cluster.fan_out_questions:
         with open_cluster(run.config.cluster, home=run.home) as client:
-            yield fan_out(client, progress=told, arrived=paid)
+            fan_out(client, progress=told, arrived=paid)(answer_chunk, chunks)
         return
     try:
-        yield map_here
+        for done, chunk in enumerate(chunks, start=1):
+            answer_chunk(chunk, run)
+            told(done, len(chunks))
     finally:
         close_bench()  # the next system brings a model of its own
 

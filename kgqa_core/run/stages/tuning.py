@@ -244,7 +244,6 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
 
 
 def _example_source(run: Pipeline) -> Source:
-    """Return what examples are made of."""
     plans, reasoner = run.config.plans, run.config.reasoner
     search = opening.plan_graph(run)
     assert plans is not None and reasoner is not None
@@ -284,9 +283,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     from kgqa_core.lm.tune_data import TuneJob
 
     config, weights = run.config, opening.base_weights(run)
-    if weights is None:
-        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind packaged or local")
-    assert config.reasoner is not None
+    assert weights is not None and config.reasoner is not None
     job = TuneJob(
         base=weights.folder,
         adapter=weights.adapter,
