@@ -128,8 +128,14 @@ def explorer_key(config: RunConfig, seed: int | None = None) -> str:
 
 
 def open_system(pipeline: Pipeline, seed: int | None = None, *, trained_by: Pipeline | None = None) -> ExplorerSystem:
-    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph."""
+    """Open the run's trained explorer (see ``explorer_key``), or that of another run over this one's graph.
+
+    Raises ConfigError where neither explorers nor systems of the run have the seed.
+    """
     config, trained = pipeline.config, trained_by or pipeline
+    seeds = {*config.exploration.seeds, *((config.systems and config.systems.seeds) or ())}
+    if seed is not None and seed not in seeds:
+        raise ConfigError(f"run {config.name!r} has no seed {seed}; it has {', '.join(map(str, sorted(seeds)))}")
     system = load_system(
         trained.artifact(explorer_key(trained.config, seed)).folder,
         graph=graph_of(pipeline),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from kgqa_core.config import LocalEncoderSection, RunConfig
-from kgqa_core.errors import ArtifactError, InputError, LinkError
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, LinkError
 from kgqa_core.run.ask import (
     Answerer,
     Asked,
@@ -26,12 +26,18 @@ from kgqa_core.run.ask import (
     read_encoder_name,
     write_served,
 )
+from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.text.encoder import HashEncoder, RememberedEncodings
 from tests.conftest import kgqa
 
 LOCAL = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
 DAMAGED: dict[str, Any] = {}  # nothing of the card is changed, but the graph
+
+
+def test_a_seed_that_trained_no_explorer_opens_none(tiny_config: RunConfig) -> None:
+    with pytest.raises(ConfigError, match="run 'tiny' has no seed 7; it has 0"):
+        open_system(Pipeline(tiny_config), 7)
 
 
 @pytest.fixture(scope="module")
