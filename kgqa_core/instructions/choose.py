@@ -14,7 +14,7 @@ from typing import ClassVar
 from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import AS_ANSWER, BOXED, BULLET, LEAD, Answers, find_names, parse_answers
 from kgqa_core.instructions.render import NOTHING, ScoredPath, escape, render_lines, render_paths
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
 
@@ -240,7 +240,7 @@ class EnoughInstruction(Instruction[EnoughCase, bool]):
         """Return the verdict that a text begins with, else its last."""
         if verdict := _VERDICT.match(text):
             return verdict[1].lower() == YES
-        return False if _INSUFFICIENT.search(text) else failure("neither yes nor no", text)
+        return False if _INSUFFICIENT.search(text) else ParseFailure("neither yes nor no")
 
     def constraint(self, case: EnoughCase) -> Constraint | None:
         """Return the two verdicts."""

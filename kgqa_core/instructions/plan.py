@@ -23,7 +23,7 @@ from kgqa_core.graph.csr import I64, U8, Ints
 from kgqa_core.graph.follow import LEADS, LEADS_ON, find_leading, leave
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.render import BREAKS, escape, unescape
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel, Searches
 from kgqa_core.types import LabelPath
@@ -95,9 +95,9 @@ def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
     if not bodies and _MARKER.search(text):
         bodies = [_END.split(text, maxsplit=1)[0]]
     if not bodies:
-        return failure("no plan", text)
+        return ParseFailure("no plan")
     plans = [tuple(unescape(piece.strip()) for piece in _SEPARATOR.split(body)) for body in bodies]
-    return tuple(dict.fromkeys(filter(all, plans))) or failure("empty plan", text)
+    return tuple(dict.fromkeys(filter(all, plans))) or ParseFailure("empty plan")
 
 
 @dataclass(frozen=True, slots=True)

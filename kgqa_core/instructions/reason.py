@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
     write_answers,
 )
 from kgqa_core.instructions.render import NAMES_SHOWN, ScoredPath, escape, group_paths, render_paths, show_path
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath, ReasoningPath
@@ -193,11 +193,11 @@ class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
         lines = [_HEADING.sub("", line, count=1) for line in text[:20_000].split("\n")]
         found = parse_answers("\n".join(lines))
         if isinstance(found, ParseFailure) or not found.names:
-            return failure("no clue", text)
+            return ParseFailure("no clue")
         names = found.names
         if len(names) == 1 and "," in names[0] and names[0] != case.question:
             names = distinct_names(part.strip(" .()") for part in names[0].split(","))
-        return names or failure("no clue", text)
+        return names or ParseFailure("no clue")
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the clues that are taught, one per line; None where they would be read as something else."""

@@ -93,16 +93,6 @@ class Prompts:
 
     templates: Mapping[str, Template]  # by the name of the prompt file
 
-    @property
-    def hashes(self) -> dict[str, str]:
-        """Return the content hash of every prompt, for manifests."""
-        return {name: self.templates[name].sha256 for name in sorted(self.templates)}
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Return the version of every prompt, for manifests."""
-        return {name: self.templates[name].version for name in sorted(self.templates)}
-
     def fill(self, name: str, values: Mapping[str, str]) -> tuple[str, str]:
         """Return (user's turn, system's turn) of one prompt; ``values`` holds every legal placeholder's."""
         template = self.templates[name]

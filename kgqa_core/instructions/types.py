@@ -10,8 +10,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
 
-MAX_KEPT = 500  # characters of a text that a failure keeps
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -30,12 +28,6 @@ class ParseFailure:
     """A text that holds no result; counted by reason, and whoever asked abstains."""
 
     reason: str  # a short, fixed phrase
-    text: str  # what the model said, cut
-
-
-def failure(reason: str, text: str) -> ParseFailure:
-    """Return a failure that keeps the beginning of the text."""
-    return ParseFailure(reason, text[:MAX_KEPT])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pydantic import Field
 from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.compare import NOBODY
+from kgqa_core.evaluation.predictions import Answer
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import Answers, match_answers
@@ -26,7 +27,7 @@ from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan, we
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import meant_by_verdict
-from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, System, SystemAnswer
+from kgqa_core.systems.types import Ask, Rounds, Steps, System, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class AnswerCost:
 
 @dataclass(frozen=True, slots=True)
 class ExplorerSystem:
-    """A trained explorer over one graph, or over a subgraph per question. Implements ``CandidateSource``."""
+    """A trained explorer over one graph, or over a subgraph per question."""
 
     graph: KnowledgeGraph
     model: Explorer  # on the device where questions are answered
@@ -178,7 +179,7 @@ class Etd(System):
 
     search: SearchGraph
     prompts: Prompts
-    explorer: CandidateSource
+    explore: Answer  # the first ``num_candidates`` with evidence
     settings: EtdSection
     name: str = "etd"
     judge: PlanAsker | None = None  # how plans are asked about; needed where they determine
@@ -186,11 +187,8 @@ class Etd(System):
     on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
-        """Return the explorer's candidates with the evidence of those that may become answers."""
-        source = self.explorer
-        if isinstance(source, ExplorerSystem):
-            source = replace(source, evidence_paths=self.settings.num_candidates)
-        return source.answer(questions)
+        """Return the explorer's candidates."""
+        return self.explore(questions)
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Show what was explored, and ask once."""
@@ -288,8 +286,10 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
 
 
 def _open_etd(parts: Any, name: str = "etd") -> Etd:
-    judge = parts.asker() if parts.settings.determine == "plan" else None
-    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings, name, judge, parts.mask_topics)
+    kept = parts.settings
+    judge = parts.asker() if kept.determine == "plan" else None
+    explore = parts.candidates(kept.num_candidates)
+    return Etd(parts.search, parts.prompts, explore, kept, name, judge, parts.mask_topics)
 
 
 ETD = SystemType(

@@ -191,11 +191,11 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
     ask, texts = call.ask, tuple(given)
     if ask.options:
         lost = all(value == float("-inf") for value in given)
-        reply: Reply[Any] = Reply(ParseFailure("no likelihood", "") if lost else None, call.case, (), texts)
+        reply: Reply[Any] = Reply(ParseFailure("no likelihood") if lost else None, call.case, (), texts)
         said = tuple(f"{option}\t{value:.4f}" for option, value in zip(ask.options, given, strict=True))
     else:
         best = texts[0]
-        result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, call.case)
+        result = ParseFailure(best.problem) if best.problem else ask.instruction.parse(best.text, call.case)
         reply, said = Reply(result, call.case, texts), tuple(text.text for text in texts)
     problem = reply.result.reason if isinstance(reply.result, ParseFailure) else ""
     if reply.result == NO_ANSWER:

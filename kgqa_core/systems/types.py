@@ -86,13 +86,6 @@ class System(Protocol):
         """Answer one question; ``prepared`` is its own part of what ``prepare`` returned."""
 
 
-class CandidateSource(Protocol):
-    """Proposes ranked entities, the first of them with evidence; an ``ExplorerSystem`` is one."""
-
-    def answer(self, questions: Sequence[Question]) -> Sequence[Prediction]:
-        """Return a prediction per question, in order."""
-
-
 @dataclass(frozen=True, slots=True)
 class AskedCall:
     """One call as it is kept for whoever opens a question; its fields are columns of schemas.SYSTEM_CALLS."""

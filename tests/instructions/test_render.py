@@ -107,7 +107,7 @@ def write(folder: Path, **files: str) -> Path:
 def test_every_prompt_of_ours_is_there_and_has_a_version() -> None:
     prompts = read_prompts()
     assert set(prompts.templates) == set(PLACEHOLDERS)
-    assert all(prompts.versions.values())
+    assert all(prompt.version for prompt in prompts.templates.values())
     assert {path.name.split(".")[0] for path in DEFAULT_FOLDER.glob("*.txt")} == set(PLACEHOLDERS)
 
 
@@ -115,14 +115,15 @@ def test_a_folder_of_ones_own_replaces_single_files(tmp_path: Path) -> None:
     ours = read_prompts()
     mixed = read_prompts(write(tmp_path, plan="Relations for: {question}\n", plan__system="You plan."))
     assert mixed.fill("plan", {"question": "who?"}) == ("Relations for: who?", "You plan.")
-    assert {name for name in ours.hashes if ours.hashes[name] != mixed.hashes[name]} == {"plan"}
+    assert {name for name, one in ours.templates.items() if one.sha256 != mixed.templates[name].sha256} == {"plan"}
 
 
 def test_the_version_line_is_not_part_of_the_prompt(tmp_path: Path) -> None:
     prompts = read_prompts(write(tmp_path, direct="# version: 2b\nQ: {question}\nA:"))
     assert prompts.fill("direct", {"question": "x"})[0] == "Q: x\nA:"
-    assert prompts.versions["direct"] == "2b"
-    assert prompts.hashes == read_prompts(write(tmp_path, direct="Q: {question}\nA:\n")).hashes
+    assert prompts.templates["direct"].version == "2b"
+    unversioned = read_prompts(write(tmp_path, direct="Q: {question}\nA:\n"))
+    assert prompts.templates["direct"].sha256 == unversioned.templates["direct"].sha256
 
 
 def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_path: Path) -> None:
