@@ -213,10 +213,10 @@ class Remembered:
         return [self.plans[one.id][:num_plans] for one in questions]
 
 
-def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> list[Answered]:
+def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> Sequence[Answered]:
     """Return what a system answers on a graph."""
     opened = system(search)
-    return Bench(opened, search, None, (), SystemSource("", opened.name)).answer_all(asked)
+    return Bench(opened, search, None, (), SystemSource("", opened.name)).answer(asked).answered
 
 
 def judge(answered: Sequence[Answered]) -> tuple[Any, Any]:
