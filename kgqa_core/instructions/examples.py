@@ -192,7 +192,7 @@ def plan_cases(asked: Asked) -> Made:
 
 def reason_cases(asked: Asked) -> Made:
     """The paths of K plans; taught are the golds that they end at (to abstain, where they miss them all), or all."""
-    evidence = asked.shown(most=reason.MOST_IN_BLOCKS if asked.source.prompts.templates["reason"].in_blocks else 0)
+    evidence = asked.shown(most=reason.MOST_IN_BLOCKS if asked.source.prompts["reason"].in_blocks else 0)
     if evidence.paths and asked.golds:
         right = [entity for entity in evidence.ends if entity in asked.golds]
         answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))

@@ -27,7 +27,7 @@ from kgqa_core.lm.calls import Meter
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.oracle.oracle import Knowledge, open_oracle
 from kgqa_core.oracle.plans import FixedPlans, RandomPlans, find_hard_negatives, propose_ends
-from kgqa_core.oracle.player import open_first, open_random
+from kgqa_core.oracle.player import open_control
 from kgqa_core.planners.evaluate import read_cases
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import fill_hops
@@ -245,7 +245,7 @@ class Parts:
             settings = oracle.model_copy(update={"seed": oracle.seed + self.seed})
             players = {role: Player(open_oracle(knowledge, settings=settings))}
         else:
-            players = {role: Player(open_random(self.seed) if answerer == "random" else open_first())}
+            players = {role: Player(open_control(self.seed if answerer == "random" else None))}
         self.base = self.base or players[role].model.name
         budget = Budget(calls=self.max_calls)
         entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)

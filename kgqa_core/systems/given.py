@@ -55,7 +55,7 @@ class GivenSection(Section):
 
 
 def ask_in_orders(
-    instruction: ReasonInstruction, case: ReasonCase, orders: int, decoding: Decoding = GREEDY
+    instruction: ReasonInstruction, case: ReasonCase, orders: int, decoding: Decoding
 ) -> list[Ask[Answers]]:
     """Return the calls that show the paths in so many orders of their ways; the first order is the case's own.
 
