@@ -58,8 +58,6 @@ def random_plan(
         if not len(options):
             break
         path = (*path, int(options[chance.randrange(len(options))]))
-        if length < wanted and not len(further):
-            break
     return to_labels(graph, path) if path else None
 
 
