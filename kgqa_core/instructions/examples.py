@@ -25,7 +25,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, plan, reason, search_examples
 from kgqa_core.instructions.alignment import Wordings
-from kgqa_core.instructions.render import Prompts, render_triples
+from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.questions.link import hash_number
 from kgqa_core.schemas import INSTRUCTIONS
@@ -230,28 +230,18 @@ def scored_cases(asked: Asked) -> Made:
 
 def choose_cases(asked: Asked) -> Made:
     """The first N candidates of an out-of-fold explorer, or a pool's; every right one is taught, none where none is."""
-    source, question = asked.source, asked.question
-    prediction, count = source.predictions.get(question.id), source.reasoner.num_candidates
-    entities: Sequence[int] = ()
-    paths: list[ReasoningPath] = []
-    scores: Sequence[float] = ()
-    if source.reasoner.candidates == "pool":
-        entities, paths, scores = candidates_of_pool(asked, count)
-    elif prediction is not None:
-        entities, scores = prediction.candidates[:count], prediction.scores[:count]
-        paths = [*prediction.paths[:count], *[()] * count][: len(entities)]
-    if entities:
-        evidence = [tuple(render_triples(asked.search, (step,)) for step in path) for path in paths]
-        columns = zip(asked.names(entities), scores, evidence, strict=True)
-        candidates = tuple(choose.Candidate(*column) for column in columns)
-        right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
-        shown = choose.Shown(probabilities=source.reasoner.candidates != "pool" or asked.draw("shown").random() < 0.5)
-        case = choose.ChooseCase(question.text, candidates, right)
+    source, question, count = asked.source, asked.question, asked.source.reasoner.num_candidates
+    is_pool = source.reasoner.candidates == "pool"
+    found = candidates_of_pool(asked, count) if is_pool else source.predictions.get(question.id)
+    if found is not None and found.candidates:
+        right = tuple(place for place, entity in enumerate(found.candidates[:count]) if entity in asked.golds)
+        shown = choose.Shown(probabilities=not is_pool or asked.draw("shown").random() < 0.5)
+        case = choose.ChooseCase(question.text, choose.show_candidates(asked.search, found, count), right)
         yield choose.ChooseInstruction(source.prompts, shown), case
 
 
-def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[ReasoningPath], list[float]]:
-    """Return up to ``count`` ends of a pool's plans, best first, with their paths and probabilities."""
+def candidates_of_pool(asked: Asked, count: int) -> Prediction:
+    """Return up to ``count`` ends of a pool's plans, best first, as an explorer would."""
     draw, found = asked.draw("candidates"), dict[int, ReasoningPath]()
     steps = asked.evidence([(path, 1.0) for path, _ in asked.pool("candidate_plans")]).steps
     for path in steps:  # of the plans in turns
@@ -259,8 +249,9 @@ def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[Reason
     entities = draw.sample([*found][:count], min(count, len(found)))
     scores = draw_probabilities([entity in asked.golds for entity in entities], draw)
     order = sorted(range(len(entities)), key=lambda place: -scores[place])
-    ranked = [entities[place] for place in order]
-    return ranked, [found[entity] for entity in ranked], [scores[place] for place in order]
+    ranked = tuple(entities[place] for place in order)
+    probabilities, paths = tuple(scores[place] for place in order), tuple(found[entity] for entity in ranked)
+    return Prediction(asked.question.id, ranked, probabilities, (), paths)
 
 
 def draw_probabilities(right: Sequence[bool], draw: Random) -> list[float]:

@@ -23,7 +23,7 @@ from kgqa_core.instructions.scores import EntitiesCase, EntityCandidate, Relatio
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import Decoding
 from kgqa_core.systems.answering import Relations, answer_by_name, answer_on_paths, ask_reason, ask_relations, positive
-from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, SystemAnswer, room_for
+from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
 from kgqa_core.types import Question, ReasoningPath, Step
 
 
@@ -90,8 +90,7 @@ class Kaping(System):
         paths = [(step,) for step in prepared[0]]
         (reply,) = yield [ask_reason(self.search, self.prompts, question.text, paths)]
         answer = answer_on_paths(self.search, question, reply.result, paths)
-        counts = {"num_paths": len(paths), "num_unranked": prepared[1]}
-        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+        return replace(answer, counts={**answer.counts, "num_paths": len(paths), "num_unranked": prepared[1]})
 
     def _around(self, question: Question) -> tuple[list[Step], int]:
         """Return the distinct triples within ``hops`` of the topics, nearest first, and how many edges were left."""
@@ -207,7 +206,7 @@ class Tog(System):
             around = relations_around(self.search.graph, np.array([item.entity]), avoided)
             if around:
                 labels, names = tuple(map(self.search.step_label, around)), self._topics(question)
-                path, width = self._labels(item.path), self.settings.width
+                path, width = show_path(self.search, item.path).steps, self.settings.width
                 case = RelationsCase(question.text, labels, topics=names, path=path, budget=width)
                 asks.append(((item, around), ask_relations(self.prompts, case, self.settings.relations)))
         scored = [
@@ -229,7 +228,7 @@ class Tog(System):
         for number, (item, reached) in enumerate(zip(chosen, tails, strict=True)):
             if is_asked and len(reached) > 1:  # of one there is nothing to choose
                 candidates = tuple(EntityCandidate(self.search.name_of(entity)) for entity in reached.tolist())
-                plan = (*self._labels(item.path), self.search.step_label(item.relation))
+                plan = (*show_path(self.search, item.path).steps, self.search.step_label(item.relation))
                 case = EntitiesCase(question.text, candidates, topics=self._topics(question), plan=plan)
                 asks.append((number, Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(candidates)))))
         replies = dict((yield from calls.ask(asks)))
@@ -252,10 +251,6 @@ class Tog(System):
 
     def _topics(self, question: Question) -> tuple[str, ...]:
         return tuple(map(self.search.name_of, question.topics))
-
-    def _labels(self, path: ReasoningPath) -> tuple[str, ...]:
-        num = self.search.graph.num_relations
-        return tuple(self.search.step_label(step.relation + num * step.reverse) for step in path)
 
 
 TOG = SystemType(

@@ -19,12 +19,12 @@ from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.compare import NOBODY
 from kgqa_core.evaluation.predictions import Answer
-from kgqa_core.graph.kg import KnowledgeGraph, write_step
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import Answers, match_answers
-from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
+from kgqa_core.instructions.choose import Choice, ChooseCase, ChooseInstruction, Shown, show_candidates
 from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan, weigh_plans
-from kgqa_core.instructions.render import Prompts, render_triples
+from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import meant_by_verdict
 from kgqa_core.systems.types import Ask, Rounds, Steps, System, SystemAnswer
@@ -208,10 +208,10 @@ class Etd(System):
         hidden probabilities count for nothing. Candidates without a chain are not weighed; where all have one plan,
         nobody is asked. Return also the chosen chain's share of all products.
         """
-        labels, judge = self.search.entities.relation_names, self.judge
+        judge = self.judge
         assert judge is not None
         paths = explored.paths[: min(self.settings.num_candidates, len(explored.candidates))]
-        plans = [tuple(write_step(labels[step.relation], step.reverse) for step in path) for path in paths]
+        plans = [show_path(self.search.entities, path).steps for path in paths]
         best: dict[LabelPath, float] = {}  # the explorer's probability of a chain's best candidate, which comes first
         for plan, probability in zip(plans, explored.scores, strict=False):
             if plan:
@@ -231,15 +231,10 @@ class Etd(System):
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
-        count = self.settings.num_candidates
-        scores = explored.scores[:count]
-        whole = sum(scores) if self.settings.renormalise == "shown" else 1.0
-        paths = [*explored.paths[:count], *[()] * count]
-        names = self.search.entities
-        shown = map(names.name_of, explored.candidates[:count])
-        shares = [score / whole if whole else 0.0 for score in scores]
-        facts = [tuple(render_triples(names, (step,)) for step in path) for path in paths]
-        return ChooseCase(question.text, candidates=tuple(map(Candidate, shown, shares, facts)))
+        shown = show_candidates(self.search.entities, explored, self.settings.num_candidates)
+        if self.settings.renormalise == "shown" and (whole := sum(one.score for one in shown)):
+            shown = tuple(replace(one, score=one.score / whole) for one in shown)
+        return ChooseCase(question.text, candidates=shown)
 
     def _answer(self, question: Question, explored: Prediction, choice: Choice | ParseFailure) -> SystemAnswer:
         count = self.settings.num_candidates
