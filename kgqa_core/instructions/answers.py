@@ -69,7 +69,6 @@ class Matched:
     """Which entities some names stand for."""
 
     entities: tuple[int, ...]  # distinct, in the order of the names
-    unsupported: tuple[int, ...]  # those of them that were no candidates, but are in the graph by that name
     unmatched: tuple[str, ...]  # names that nothing in the graph has
 
 
@@ -254,7 +253,7 @@ def match_answers(
         for part in filter(None, parts if any(map(ids_of, parts)) else [name]):
             found |= dict.fromkeys(ids_of(part))
             unmatched += [] if ids_of(part) else [part]
-    return Matched(tuple(found), tuple(entity for entity in found if entity not in candidates), tuple(unmatched))
+    return Matched(tuple(found), tuple(unmatched))
 
 
 def _split_names(text: str, ids_of: Callable[[str], list[int]]) -> list[str]:
