@@ -203,7 +203,6 @@ class Remembered:
 
     planner: Planner
     plans: dict[str, list[Plan]]
-    name: str = "dense"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return the first plans of each question; at most as many as were asked for first."""
@@ -216,7 +215,7 @@ class Remembered:
 def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> Sequence[Answered]:
     """Return what a system answers on a graph."""
     opened = system(search)
-    return Bench(opened, search, None, (), SystemSource("", opened.name)).answer(asked).answered
+    return Bench(opened, search, None, (), SystemSource("", "asked")).answer(asked).answered
 
 
 def judge(answered: Sequence[Answered]) -> tuple[Any, Any]:

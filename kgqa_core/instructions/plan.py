@@ -62,10 +62,6 @@ class Plan:
 class Planner(Protocol):
     """Proposes relation paths."""
 
-    @property
-    def name(self) -> str:
-        """Return the name of its row in tables: generator, dense or another."""
-
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first."""
 
@@ -290,7 +286,6 @@ class GeneratorPlanner:
 
     model: LanguageModel
     asker: PlanAsker
-    name: str = "generator"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""

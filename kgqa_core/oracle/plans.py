@@ -32,7 +32,6 @@ class RandomPlans:
     graph: KnowledgeGraph
     space: PathConstraints
     seed: int = 0
-    name: str = "random"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans of random length per question, all as probable."""
@@ -66,7 +65,6 @@ class FixedPlans:
     """Plans that are given by question, in their order and of equal weight. Implements ``Planner``."""
 
     plans: PlansOf  # none of a question that is not there: RoG without planning
-    name: str = "fixed"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return all plans of each question."""

@@ -34,7 +34,6 @@ class Direct(System):
     search: SearchGraph
     prompts: Prompts
     thinks: bool = False  # aloud, before it answers: chain of thought
-    name: str = "direct"
     needs_topic: ClassVar[bool] = False
     on_rows: ClassVar[bool] = False
 
@@ -46,7 +45,7 @@ class Direct(System):
 
 
 DIRECT = SystemType(lambda parts: Direct(parts.search, parts.prompts), roles=lambda settings: ("direct",))
-COT = replace(DIRECT, open=lambda parts: Direct(parts.search, parts.prompts, thinks=True, name="cot"))
+COT = replace(DIRECT, open=lambda parts: Direct(parts.search, parts.prompts, thinks=True))
 
 
 # ------ KAPING: the triples around the topics that are most like the question, in one prompt (Baek et al., 2023; §3).
@@ -69,7 +68,6 @@ class Kaping(System):
     prompts: Prompts
     encode: Callable[[Sequence[str]], np.ndarray]  # texts -> unit-norm rows
     settings: KapingSection
-    name: str = "kaping"
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[tuple[list[Step], int]]:
         """Return each question's K triples, the most similar first, and how many around it were not ranked."""
@@ -157,7 +155,6 @@ class Tog(System):
     prompts: Prompts
     settings: TogSection
     max_calls: int | None = None  # per question; exploration leaves one for the answer
-    name: str = "tog"
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""

@@ -129,7 +129,6 @@ class ExplorerAlone(System):
     """The answer set of the checkpoint's threshold, each answer with its evidence path."""
 
     explorer: ExplorerSystem
-    name: str = "explorer"
     on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
@@ -181,7 +180,6 @@ class Etd(System):
     prompts: Prompts
     explore: Answer  # the first ``num_candidates`` with evidence
     settings: EtdSection
-    name: str = "etd"
     judge: PlanAsker | None = None  # how plans are asked about; needed where they determine
     mask_topics: bool = True  # as its planner reads questions
     on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
@@ -280,11 +278,11 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
     )
 
 
-def _open_etd(parts: Any, name: str = "etd") -> Etd:
+def _open_etd(parts: Any) -> Etd:
     kept = parts.settings
     judge = parts.asker() if kept.determine == "plan" else None
     explore = parts.candidates(kept.num_candidates)
-    return Etd(parts.search, parts.prompts, explore, kept, name, judge, parts.mask_topics)
+    return Etd(parts.search, parts.prompts, explore, kept, judge, parts.mask_topics)
 
 
 ETD = SystemType(
@@ -294,9 +292,4 @@ ETD = SystemType(
     explores=True,
     hard_negatives=True,
 )
-DUALR = replace(
-    ETD,
-    open=lambda parts: _open_etd(parts, "dualr"),
-    settings=DualrSection,
-    depends_on_run=lambda settings: settings.explorer,
-)
+DUALR = replace(ETD, settings=DualrSection, depends_on_run=lambda settings: settings.explorer)

@@ -137,7 +137,6 @@ class Given(System):
     lines: dict[str, QuestionLine]  # by question id
     settings: GivenSection
     seed: int = 0
-    name: str = "given"
     needs_topic: ClassVar[bool] = False
     on_rows: ClassVar[bool] = False
 

@@ -55,7 +55,6 @@ class Rog(System):
     prompts: Prompts
     plans: PlanSource
     settings: RogSection
-    name: str = "rog"
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[list[Plan] | None]:
         """Return the plans that do not have to be asked for."""

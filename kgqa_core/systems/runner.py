@@ -239,17 +239,17 @@ def _checked(question: Question, answer: SystemAnswer | None, bench: Bench) -> t
 
     What is no ranking of entities raises: it would spoil the figures of all questions.
     """
-    system, search = bench.system, bench.search
+    search, name = bench.search, bench.source.system
     if not isinstance(answer, SystemAnswer):
-        raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
-    if system.on_rows and search.subgraphs:
+        raise InputError(f"{name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
+    if bench.system.on_rows and search.subgraphs:
         answer = replace(answer, prediction=search.subgraphs.to_entities(answer.prediction))
     prediction, num = answer.prediction, search.entities.num_entities
     if prediction.question_id != question.id:
-        raise InputError(f"{system.name} answered {prediction.question_id!r} when asked {question.id!r}")
+        raise InputError(f"{name} answered {prediction.question_id!r} when asked {question.id!r}")
     check_ranking(question.id, prediction.candidates, prediction.scores)
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
-        raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
+        raise InputError(f"{name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
     pairs = zip(prediction.candidates, prediction.paths, strict=False)
     paths = tuple(path if is_evidence(search.entities, path, entity) else () for entity, path in pairs)
     num_invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))

@@ -144,7 +144,7 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
         ("prompt", "'ReasonCase' object has no attribute", 1),
         ("reply", "ZeroDivisionError", 1),
         ("no calls", "'int' object has no attribute", 1),
-        ("no answer", "steered answered None to 'starred', which is no SystemAnswer", 1),
+        ("no answer", "asked answered None to 'starred', which is no SystemAnswer", 1),
     ],
 )
 def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
