@@ -203,7 +203,6 @@ class Remembered:
 
     planner: Planner
     plans: dict[str, list[Plan]]
-    name: str = "dense"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return the first plans of each question; at most as many as were asked for first."""
@@ -213,10 +212,10 @@ class Remembered:
         return [self.plans[one.id][:num_plans] for one in questions]
 
 
-def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> list[Answered]:
+def ask(system: Opened, search: SearchGraph, asked: Sequence[Question]) -> Sequence[Answered]:
     """Return what a system answers on a graph."""
     opened = system(search)
-    return Bench(opened, search, None, (), SystemSource("", opened.name)).answer_all(asked)
+    return Bench(opened, search, None, (), SystemSource("", "asked")).answer(asked).answered
 
 
 def judge(answered: Sequence[Answered]) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.systems.controls import answer_by_path
 from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
-from kgqa_core.systems.types import Ask, Round, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
 
 ASKED_MS = 0.3
@@ -187,11 +187,11 @@ def evaluate(system: Nothing, questions: Sequence[Question], walk: SearchGraph, 
     bench, parts = Bench(system, walk, model, (meter,), source), list[Path]()
     for start in range(0, len(questions), CHUNK):
         with clock.on("running"):
-            answered = bench.answer_all(questions[start : start + CHUNK])
+            done = bench.answer(questions[start : start + CHUNK])
         parts.append(path.with_name(f"{path.stem}-{start}.parquet"))
         with clock.on("writing"):
-            write_answered(parts[-1], Round(answered, *meter.take()), walk.entities, source)
-            write_calls(parts[-1].with_suffix(".calls"), answered)
+            write_answered(parts[-1], done, walk.entities, source)
+            write_calls(parts[-1].with_suffix(".calls"), done.answered)
     with clock.on("merging"):
         merge_parts(parts, path)
         merge_parts([part.with_suffix(".calls") for part in parts], path.with_suffix(".calls"))

@@ -66,7 +66,8 @@ def ask_system(pipeline: Pipeline, question: str, *topics: str, row: str | None 
 
     Raises as ``link_asked``, but LinkError only where a topic was named or the system needs one.
     """
-    with open_bench(pipeline, asked_key(pipeline, row)) as bench:
+    key = asked_key(pipeline, row)
+    with open_bench(pipeline, key) as bench:
         if bench.search.subgraphs is not None:
             raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
         graph = bench.search.entities
@@ -88,7 +89,7 @@ def ask_system(pipeline: Pipeline, question: str, *topics: str, row: str | None 
         named, is_supported = (graph.name_of(entity), graph.label_of(entity)), supported.get(entity, bool(path))
         lines.append(SystemLine(*named, score, entity in supported, is_supported, shown))
     return SystemReply(
-        system=bench.system.name,
+        system=str(pipeline.specs[key].section["system"]),
         answered_by=bench.source.answered_by,
         question=question,
         topics=tuple(graph.name_of(entity) for entity in asked.topics),

@@ -100,7 +100,7 @@ def test_systems_of_paths_show_each_on_a_line_as_the_papers_do(data: None) -> No
     names = [path.name for path in PAPERS.glob("*.yaml") if path.name.startswith(("rog", "eperm", "fiske"))]
     assert len(names) == 11
     for name in names:
-        templates = read_prompts(read_config(PAPERS / name).prompts).templates
+        templates = read_prompts(read_config(PAPERS / name).prompts)
         assert all("{paths}" in templates[prompt].text for prompt in ("reason", "reason_scored")), name
 
 

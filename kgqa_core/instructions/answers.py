@@ -11,7 +11,7 @@ from functools import cache
 from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import escape, escape_all, unescape
-from kgqa_core.instructions.types import ParseFailure, failure
+from kgqa_core.instructions.types import ParseFailure
 
 ABSTENTION = "I do not know"
 MAX_NAME = 300  # characters; a longer line is prose, not a name
@@ -69,7 +69,6 @@ class Matched:
     """Which entities some names stand for."""
 
     entities: tuple[int, ...]  # distinct, in the order of the names
-    unsupported: tuple[int, ...]  # those of them that were no candidates, but are in the graph by that name
     unmatched: tuple[str, ...]  # names that nothing in the graph has
 
 
@@ -130,7 +129,7 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     names = distinct_names(found)
     if names or abstained:
         return Answers(names, abstained=not names, verdict=begun[1] if begun else "")
-    return failure("no answer", text)
+    return ParseFailure("no answer")
 
 
 def _readings(line: str, known: Collection[str], shown: Mapping[str, str]) -> Iterator[list[str]]:
@@ -254,7 +253,7 @@ def match_answers(
         for part in filter(None, parts if any(map(ids_of, parts)) else [name]):
             found |= dict.fromkeys(ids_of(part))
             unmatched += [] if ids_of(part) else [part]
-    return Matched(tuple(found), tuple(entity for entity in found if entity not in candidates), tuple(unmatched))
+    return Matched(tuple(found), tuple(unmatched))
 
 
 def _split_names(text: str, ids_of: Callable[[str], list[int]]) -> list[str]:
@@ -287,7 +286,7 @@ def parse_explained(text: str, known: Iterable[str] = (), question: str | None =
     see ``parse_answers``.
     """
     if not text.strip():
-        return failure("empty text", text)
+        return ParseFailure("empty text")
     known, text = tuple(known), BOXED.sub(AS_ANSWER, text[-MAX_TEXT:])
     for heading in reversed(list(_HEADING.finditer(text))[-MAX_HEADINGS:]):
         answers = parse_answers(text[heading.start() :], known, question)  # its first line is read without the heading

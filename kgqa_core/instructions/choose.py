@@ -9,14 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import AS_ANSWER, BOXED, BULLET, LEAD, Answers, find_names, parse_answers
-from kgqa_core.instructions.render import NOTHING, ScoredPath, escape, render_lines, render_paths
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.render import (
+    NOTHING,
+    Names,
+    ScoredPath,
+    escape,
+    render_lines,
+    render_paths,
+    render_triples,
+)
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
+from kgqa_core.types import Prediction
 
 MAX_TEXT = 20_000  # characters of an answer that are read
 
@@ -111,6 +121,15 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
         is_labelled = self.file == self.name
         lines = [_line(case, at) if is_labelled else escape(one.name) for at, one in enumerate(case.candidates)]
         return Choices(lines) if self.only_candidates and lines else None
+
+
+def show_candidates(names: Names, found: Prediction, count: int) -> tuple[Candidate, ...]:
+    """Return the first ``count`` candidates of an explorer as a prompt shows them."""
+    rows = zip(found.candidates[:count], found.scores, chain(found.paths, repeat(())), strict=False)
+    return tuple(
+        Candidate(names.name_of(entity), score, tuple(render_triples(names, (step,)) for step in path))
+        for entity, score, path in rows
+    )
 
 
 def label_of(index: int) -> str:
@@ -240,7 +259,7 @@ class EnoughInstruction(Instruction[EnoughCase, bool]):
         """Return the verdict that a text begins with, else its last."""
         if verdict := _VERDICT.match(text):
             return verdict[1].lower() == YES
-        return False if _INSUFFICIENT.search(text) else failure("neither yes nor no", text)
+        return False if _INSUFFICIENT.search(text) else ParseFailure("neither yes nor no")
 
     def constraint(self, case: EnoughCase) -> Constraint | None:
         """Return the two verdicts."""

@@ -25,7 +25,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, plan, reason, search_examples
 from kgqa_core.instructions.alignment import Wordings
-from kgqa_core.instructions.render import Prompts, render_triples
+from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.questions.link import hash_number
 from kgqa_core.schemas import INSTRUCTIONS
@@ -37,7 +37,7 @@ MAX_SKILL = 4.0  # of an explorer: by how many deviations it sees right candidat
 MAX_TRIED = 200  # plans around one question's topics that are looked at
 ROWS = 20_000  # of one row group: what is held in memory
 
-Made = Iterator[tuple[Instruction[Any, Any], Any, float]]  # instruction, case, weight
+Made = Iterator[tuple[Instruction[Any, Any], Any]]  # with its case
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,16 @@ def make_examples(
             share = shares.get(name, 1.0)
             if share < 1 and asked.draw(f"share of {name}").random() >= share:
                 continue
-            made = 0
-            for instruction, case, weight in CASES[name](asked):
+            cases, made = list(CASES[name](asked)), 0
+            # EPERM's planning examples weigh 1 each (Eq. 6). Of all else a question weighs 1: 1/|Z*| in RoG's Eq. 4.
+            is_whole = name == "plan" and source.reasoner.objective == "eperm"
+            weight = factor if is_whole else 1 / max(len(cases), 1) * factor
+            for instruction, case in cases:
                 target = instruction.target(case)
                 if target is not None:
                     made += 1
                     text, id, split = instruction.render(case), question.id, question.split
-                    yield Example(name, id, split, text.system, text.text, target, weight * factor)
+                    yield Example(name, id, split, text.system, text.text, target, weight)
             counts[f"{name}: nothing to teach"] += not made
 
 
@@ -143,9 +146,9 @@ class Asked:
         """Return the entities' names."""
         return tuple(map(self.search.name_of, entities))
 
-    def evidence(self, plans: Sequence[tuple[LabelPath, float]], *, most: int = 0) -> reason.Evidence:
+    def evidence(self, plans: Sequence[tuple[LabelPath, float]], *, most: int | None = None) -> reason.Evidence:
         """Return the paths of plans from the question's topics, at most as many as are set, or ``most``."""
-        most = most or self.source.reasoner.max_paths
+        most = self.source.reasoner.max_paths if most is None else most
         return reason.gather_evidence(self.search, self.question.topics, plans, max_paths=most)
 
     def pool(self, purpose: str) -> list[tuple[LabelPath, bool]]:
@@ -173,32 +176,28 @@ class Asked:
             draw.shuffle(found)
         return found
 
-    def shown(self, *, most: int = 0) -> reason.Evidence:
-        """Return the paths of a pool of plans, which weigh alike: weights must not tell what is right."""
-        return self.evidence([(path, 1.0) for path, _ in self.pool("shown_plans")], most=most)
 
-
-# ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.
+# ------ The cases that one question makes, instruction by instruction.
 
 
 def plan_cases(asked: Asked) -> Made:
     """Each teaching path is a target of its own."""
     instruction, text = plan.PlanInstruction(asked.source.prompts), asked.question.asked(asked.source.mask_topics)
-    is_eperm = asked.source.reasoner.objective == "eperm"  # examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)
-    weight = 1.0 if is_eperm else 1 / max(len(asked.teaching), 1)
     for row in asked.teaching:
-        yield instruction, plan.PlanCase(text, path=row.path), weight
+        yield instruction, plan.PlanCase(text, path=row.path)
 
 
 def reason_cases(asked: Asked) -> Made:
     """The paths of K plans; taught are the golds that they end at (to abstain, where they miss them all), or all."""
-    evidence = asked.shown(most=reason.MOST_IN_BLOCKS if asked.source.prompts.templates["reason"].in_blocks else 0)
+    most = reason.MOST_IN_BLOCKS if asked.source.prompts["reason"].in_blocks else None
+    plans = [(path, 1.0) for path, _ in asked.pool("shown_plans")]  # weights must not tell what is right
+    evidence = asked.evidence(plans, most=most)
     if evidence.paths and asked.golds:
         right = [entity for entity in evidence.ends if entity in asked.golds]
         answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))
         shown = asked.names(evidence.ends)
         case = reason.ReasonCase(asked.question.text, evidence.paths, shown, answers)
-        yield reason.ReasonInstruction(asked.source.prompts), case, 1.0
+        yield reason.ReasonInstruction(asked.source.prompts), case
 
 
 def scored_cases(asked: Asked) -> Made:
@@ -226,33 +225,23 @@ def scored_cases(asked: Asked) -> Made:
     right = [entity for entity in dict.fromkeys(high) if entity in asked.golds] or golden[:1]
     shown = asked.names(dict.fromkeys(ends[place] for place in order))
     case = reason.ReasonCase(asked.question.text, paths, shown, asked.names(right))
-    yield reason.ReasonInstruction(asked.source.prompts, scored=True), case, 1.0
+    yield reason.ReasonInstruction(asked.source.prompts, scored=True), case
 
 
 def choose_cases(asked: Asked) -> Made:
     """The first N candidates of an out-of-fold explorer, or a pool's; every right one is taught, none where none is."""
-    source, question = asked.source, asked.question
-    prediction, count = source.predictions.get(question.id), source.reasoner.num_candidates
-    entities: Sequence[int] = ()
-    paths: list[ReasoningPath] = []
-    scores: Sequence[float] = ()
-    if source.reasoner.candidates == "pool":
-        entities, paths, scores = candidates_of_pool(asked, count)
-    elif prediction is not None:
-        entities, scores = prediction.candidates[:count], prediction.scores[:count]
-        paths = [*prediction.paths[:count], *[()] * count][: len(entities)]
-    if entities:
-        evidence = [tuple(render_triples(asked.search, (step,)) for step in path) for path in paths]
-        columns = zip(asked.names(entities), scores, evidence, strict=True)
-        candidates = tuple(choose.Candidate(*column) for column in columns)
-        right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
-        shown = choose.Shown(probabilities=source.reasoner.candidates != "pool" or asked.draw("shown").random() < 0.5)
-        case = choose.ChooseCase(question.text, candidates, right)
-        yield choose.ChooseInstruction(source.prompts, shown), case, 1.0
+    source, question, count = asked.source, asked.question, asked.source.reasoner.num_candidates
+    is_pool = source.reasoner.candidates == "pool"
+    found = candidates_of_pool(asked, count) if is_pool else source.predictions.get(question.id)
+    if found is not None and found.candidates:
+        right = tuple(place for place, entity in enumerate(found.candidates[:count]) if entity in asked.golds)
+        shown = choose.Shown(probabilities=not is_pool or asked.draw("shown").random() < 0.5)
+        case = choose.ChooseCase(question.text, choose.show_candidates(asked.search, found, count), right)
+        yield choose.ChooseInstruction(source.prompts, shown), case
 
 
-def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[ReasoningPath], list[float]]:
-    """Return up to ``count`` ends of a pool's plans, best first, with their paths and probabilities."""
+def candidates_of_pool(asked: Asked, count: int) -> Prediction:
+    """Return up to ``count`` ends of a pool's plans, best first, as an explorer would."""
     draw, found = asked.draw("candidates"), dict[int, ReasoningPath]()
     steps = asked.evidence([(path, 1.0) for path, _ in asked.pool("candidate_plans")]).steps
     for path in steps:  # of the plans in turns
@@ -260,8 +249,9 @@ def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[Reason
     entities = draw.sample([*found][:count], min(count, len(found)))
     scores = draw_probabilities([entity in asked.golds for entity in entities], draw)
     order = sorted(range(len(entities)), key=lambda place: -scores[place])
-    ranked = [entities[place] for place in order]
-    return ranked, [found[entity] for entity in ranked], [scores[place] for place in order]
+    ranked = tuple(entities[place] for place in order)
+    probabilities, paths = tuple(scores[place] for place in order), tuple(found[entity] for entity in ranked)
+    return Prediction(asked.question.id, ranked, probabilities, (), paths)
 
 
 def draw_probabilities(right: Sequence[bool], draw: Random) -> list[float]:
@@ -278,7 +268,7 @@ def direct_cases(asked: Asked) -> Made:
     """The golds, without any evidence."""
     if asked.golds:
         case = reason.ReasonCase(asked.question.text, answers=asked.names(sorted(asked.golds)))
-        yield reason.DirectInstruction(asked.source.prompts), case, 1.0
+        yield reason.DirectInstruction(asked.source.prompts), case
 
 
 # ------ Hard negatives: plans that exist around a question's topics, are like a right one, and reach no gold.

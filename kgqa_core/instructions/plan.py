@@ -19,14 +19,14 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from kgqa_core.artifacts import read_artifact
-from kgqa_core.graph.csr import I64, U8, Ints
+from kgqa_core.graph.csr import I64, Ints
 from kgqa_core.graph.follow import LEADS, LEADS_ON, find_leading, leave
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.render import BREAKS, escape, unescape
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel, Searches
-from kgqa_core.types import LabelPath
+from kgqa_core.types import LabelPath, RelationPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
 MAX_PIECES = 50_000  # sets of pieces that ``PathConstraints`` keeps
@@ -62,10 +62,6 @@ class Plan:
 class Planner(Protocol):
     """Proposes relation paths."""
 
-    @property
-    def name(self) -> str:
-        """Return the name of its row in tables: generator, dense or another."""
-
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first."""
 
@@ -95,9 +91,9 @@ def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
     if not bodies and _MARKER.search(text):
         bodies = [_END.split(text, maxsplit=1)[0]]
     if not bodies:
-        return failure("no plan", text)
+        return ParseFailure("no plan")
     plans = [tuple(unescape(piece.strip()) for piece in _SEPARATOR.split(body)) for body in bodies]
-    return tuple(dict.fromkeys(filter(all, plans))) or failure("empty plan", text)
+    return tuple(dict.fromkeys(filter(all, plans))) or ParseFailure("empty plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,48 +137,34 @@ class PathConstraint:
         self._space = space
         start = np.array(topics, dtype=np.int64)
         self._barred: I64 = np.empty(0, dtype=np.int64) if space.reenter_topic else start
-        self._frontiers: dict[tuple[int, ...], I64] = {(): start}
+        self._frontiers: dict[RelationPath, I64] = {(): start}
         self._pieces: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
         """Return the start marker, then steps in order of relation id: those that end the plan, those that go on."""
-        found, space = self._pieces.get(pieces), self._space
-        if found is None:
-            path = tuple(space.relation_of[piece] for piece in pieces[1:]) if not self.may_end(pieces) else None
-            leads = None if path is None else self._leads(path)
-            if path is None or leads is None:
-                found = ()
-            elif not pieces:
-                found = (START,) if leads.any() else ()
+        space = self._space
+        if pieces not in self._pieces and not self.may_end(pieces):
+            path = tuple(space.relation_of[piece] for piece in pieces[1:])
+            here, further = self.next_relations(path)
+            if pieces:
+                on = further if len(path) + 1 < space.max_hops else further[:0]
+                self._pieces[pieces] = space.pieces(here.tobytes(), on.tobytes())
             else:
-                goes_on = len(path) + 1 < space.max_hops
-                key = (leads.tobytes(), goes_on)  # few sets of relations, met again and again
-                found = space.pieces.get(key)
-                if found is None:
-                    on = [space.goes_on[relation] for relation in np.flatnonzero(leads & LEADS_ON)] if goes_on else []
-                    if len(space.pieces) >= MAX_PIECES:
-                        space.pieces.clear()
-                    ends = [space.ends[relation] for relation in np.flatnonzero(leads & LEADS)]
-                    found = space.pieces[key] = (*ends, *on)
-            self._pieces[pieces] = found
-        return found
+                self._pieces[pieces] = (START,) if len(here) else ()
+        return self._pieces.get(pieces, ())
 
     def may_end(self, pieces: tuple[str, ...]) -> bool:
         """Say whether the plan is whole."""
         return bool(pieces) and pieces[-1].endswith(END)
 
-    def next_relations(self, path: tuple[int, ...]) -> tuple[Ints, Ints]:
+    def next_relations(self, path: RelationPath) -> tuple[Ints, Ints]:
         """Return the relations that lead somewhere after ``path``, and those of them after which one more does."""
-        leads = self._leads(path)
-        return np.flatnonzero(leads & LEADS), np.flatnonzero(leads & LEADS_ON)
-
-    def _leads(self, path: tuple[int, ...]) -> U8:
-        """Return what each relation does after ``path``, [2R]; see ``find_leading``."""
         graph, frontiers = self._space.graph, self._frontiers
         for end in range(1, len(path) + 1):
             if path[:end] not in frontiers:
                 frontiers[path[:end]] = leave(graph, frontiers[path[: end - 1]], path[end - 1], self._barred)
-        return find_leading(graph.arrays, frontiers[path], self._barred, len(self._space.ends), LEADS | LEADS_ON)
+        leads = find_leading(graph.arrays, frontiers[path], self._barred, graph.identity, LEADS | LEADS_ON)
+        return np.flatnonzero(leads & LEADS), np.flatnonzero(leads & LEADS_ON)
 
 
 class PathConstraints:
@@ -195,12 +177,17 @@ class PathConstraints:
         self.goes_on = [step + SEPARATOR for step in steps]
         self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
         self.key = f"paths:{identity_of(graph)}:{max_hops}:{int(reenter_topic)}"
-        self.pieces: dict[tuple[bytes, bool], tuple[str, ...]] = {}
+        self.pieces = lru_cache(maxsize=MAX_PIECES)(self._list_pieces)  # few sets of relations, met again and again
         self._around = lru_cache(maxsize=MAX_TOPICS)(partial(PathConstraint, self))
 
     def around(self, topics: Sequence[int]) -> PathConstraint:
         """Return the plans that exist around ``topics``; no text is allowed where there is none."""
         return self._around(tuple(sorted(set(topics))))
+
+    def _list_pieces(self, ending: bytes, going_on: bytes) -> tuple[str, ...]:
+        """Return the steps of relation ids, of 64 bits each, that end a plan, then of those that go on."""
+        ends, on = np.frombuffer(ending, dtype=np.int64), np.frombuffer(going_on, dtype=np.int64)
+        return (*(self.ends[relation] for relation in ends), *(self.goes_on[relation] for relation in on))
 
 
 class RelationConstraint:
@@ -299,7 +286,6 @@ class GeneratorPlanner:
 
     model: LanguageModel
     asker: PlanAsker
-    name: str = "generator"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""

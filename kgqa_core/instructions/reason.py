@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
     write_answers,
 )
 from kgqa_core.instructions.render import NAMES_SHOWN, ScoredPath, escape, group_paths, render_paths, show_path
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath, ReasoningPath
@@ -114,7 +114,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         """Return the answers that are taught: without those that a block only counts."""
         if case.answers is None:
             return None
-        in_blocks = self.prompts.templates[self.file].in_blocks and not self.scored
+        in_blocks = self.prompts[self.file].in_blocks and not self.scored
         blocks = group_paths(case.paths, stations=case.stations).values() if in_blocks else ()
         seen = {name for block in blocks for name in islice(block, NAMES_SHOWN)}
         hidden = set(chain.from_iterable(blocks)) - seen
@@ -126,7 +126,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         Whoever answers all names that a block shows means those, too, that it only counts.
         """
         found = parse_answers(text, case.shown, case.question)
-        if isinstance(found, ParseFailure) or self.scored or not self.prompts.templates[self.file].in_blocks:
+        if isinstance(found, ParseFailure) or self.scored or not self.prompts[self.file].in_blocks:
             return found
         said, blocks = set(map(normalise_name, found.names)), group_paths(case.paths, stations=case.stations).values()
         whole = [block for block in blocks if said.issuperset(map(normalise_name, islice(block, NAMES_SHOWN)))]
@@ -159,14 +159,12 @@ class DirectInstruction(ReasonInstruction):
     """The instruction ``direct`` (the IO baseline; tuned: RoG's Table 16)."""
 
     name: ClassVar[str] = "direct"
-    part: ClassVar[str] = ""
 
 
 class ChainOfThoughtInstruction(ExplainInstruction):
     """The instruction ``chain_of_thought`` (the CoT baseline): thoughts and answers, which no graph can teach."""
 
     name: ClassVar[str] = "chain_of_thought"
-    part: ClassVar[str] = ""
 
 
 # ------ extract_clues: keywords of a question that entities and relations of a graph can stand for (FiSKE).
@@ -193,11 +191,11 @@ class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
         lines = [_HEADING.sub("", line, count=1) for line in text[:20_000].split("\n")]
         found = parse_answers("\n".join(lines))
         if isinstance(found, ParseFailure) or not found.names:
-            return failure("no clue", text)
+            return ParseFailure("no clue")
         names = found.names
         if len(names) == 1 and "," in names[0] and names[0] != case.question:
             names = distinct_names(part.strip(" .()") for part in names[0].split(","))
-        return names or failure("no clue", text)
+        return names or ParseFailure("no clue")
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the clues that are taught, one per line; None where they would be read as something else."""

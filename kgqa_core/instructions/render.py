@@ -53,7 +53,7 @@ def unescape(text: str) -> str:
 DEFAULT_FOLDER = CONF / "prompts"
 SUFFIX, SYSTEM_SUFFIX = ".txt", ".system.txt"
 
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _VERSION = re.compile(r"# version[: ]+(\S+)[ \t]*(?:\r?\n|\Z)")
 
 
@@ -87,29 +87,8 @@ class Template:
     in_blocks: bool  # are paths shown as blocks, each with its first names, and not one by one?
 
 
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """All prompts of a run."""
-
-    templates: Mapping[str, Template]  # by the name of the prompt file
-
-    @property
-    def hashes(self) -> dict[str, str]:
-        """Return the content hash of every prompt, for manifests."""
-        return {name: self.templates[name].sha256 for name in sorted(self.templates)}
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Return the version of every prompt, for manifests."""
-        return {name: self.templates[name].version for name in sorted(self.templates)}
-
-    def fill(self, name: str, values: Mapping[str, str]) -> tuple[str, str]:
-        """Return (user's turn, system's turn) of one prompt; ``values`` holds every legal placeholder's."""
-        template = self.templates[name]
-        user, system = (
-            _PLACEHOLDER.sub(lambda found: values[found[1]], text) for text in (template.text, template.system)
-        )
-        return user, system
+Prompts = Mapping[str, Template]
+"""All prompts of a run, by the name of the prompt file."""
 
 
 def read_prompts(folder: Path | None = None) -> Prompts:
@@ -133,7 +112,7 @@ def read_prompts(folder: Path | None = None) -> Prompts:
         turn = _content(system, (), legal)[0] if system is not None else ""
         digest = hashlib.sha256(f"{len(text)}:{text}{turn}".encode()).hexdigest()
         templates[name] = Template(text, turn, version, digest, in_blocks="{groups}" in text)
-    return Prompts(templates)
+    return templates
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -157,7 +136,7 @@ def _content(path: Path, required: Sequence[str], legal: frozenset[str]) -> tupl
         raise ConfigError(f"{path} cannot be read as UTF-8 text ({error})") from None
     found = _VERSION.match(text)
     body = (text[found.end() :] if found else text).replace("\r\n", "\n").removesuffix("\n")
-    used = set(_PLACEHOLDER.findall(body))
+    used = set(PLACEHOLDER.findall(body))
     shown, unknown = ", ".join(f"{{{name}}}" for name in sorted(legal)), sorted(used - legal)
     if wrong := unknown or [names for names in required if used.isdisjoint(names.split("|"))]:
         hint, problem = (did_you_mean(wrong[0], sorted(legal)), "unknown") if unknown else ("", "missing")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kgqa_core.instructions.render import ARROW, escape, render_lines, unescape
-from kgqa_core.instructions.types import Case, Instruction, ParseFailure, failure
+from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
 
@@ -102,7 +102,7 @@ def parse_scores(text: str, options: Sequence[str], *, countdown: bool) -> Score
                 if index is not None:
                     found.setdefault(index, _share(number))
                     break
-    return Scores(tuple(found.items())) if found else failure("no score of a known option", text)
+    return Scores(tuple(found.items())) if found else ParseFailure("no score of a known option")
 
 
 def _option_before(text: str, known: Options, countdown: bool) -> int | None:
@@ -172,7 +172,7 @@ def parse_mappings(text: str, clues: Sequence[str], options: Sequence[str]) -> M
         if pair := _parse_pair(line, known_clues, known_options):
             pairs.setdefault((pair.clue, pair.option), pair)
     if not lines and not _NOTHING.match(text):
-        return failure("no mapping", text)
+        return ParseFailure("no mapping")
     return Mappings(tuple(pairs.values()))
 
 
@@ -302,7 +302,7 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
         if len(case.candidates) == 1:
             first = _BEGINS.match(text[:MAX_LINE])
             numbers = [first] if first else list(_NUMBER.finditer(text[-MAX_LINE:]))
-            return Scores(((0, _share(numbers[-1])),)) if numbers else failure("no score", text)
+            return Scores(((0, _share(numbers[-1])),)) if numbers else ParseFailure("no score")
         return found
 
     def constraint(self, case: EntitiesCase) -> Constraint | None:

@@ -98,7 +98,6 @@ def score_relations_cases(asked: Asked) -> Made:
     if wrong or len(walk.path) <= last:
         beyond = wrong or walk
         places.append((beyond.path, beyond.layers[-1], beyond.layers[-1]))
-    cases = []
     for path, some, frontier in places:
         alone = draw.random() < 0.5 and len(some) > 0
         stands = np.array([draw.choice(some.tolist())]) if alone else frontier
@@ -109,9 +108,8 @@ def score_relations_cases(asked: Asked) -> Made:
         if offered:
             topics, values = asked.names(asked.question.topics), tuple(worth[step] for step in offered)
             text, budget = asked.question.text, draw.randint(1, MOST_NAMED)
-            cases.append(scores.RelationsCase(text, tuple(offered), topics, path, budget, values))
-    for case in cases:
-        yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(cases)
+            case = scores.RelationsCase(text, tuple(offered), topics, path, budget, values)
+            yield scores.ScoreRelationsInstruction(asked.source.prompts), case
 
 
 def score_candidates(
@@ -147,7 +145,7 @@ def score_entities_cases(asked: Asked) -> Made:
     others = [row.path for row in asked.rows if row not in asked.teaching]
     wrong = follow(asked, draw.choice(others)) if others and draw.random() < 0.5 else stray(asked, draw, len(path))
     walks += [wrong] if wrong else []
-    topics, cases, barred = asked.names(asked.question.topics), [], search.avoided(asked.question.topics)
+    topics, barred = asked.names(asked.question.topics), search.avoided(asked.question.topics)
     for walk in walks:
         place, size = draw.randint(1, len(walk.path)), draw.choice(SIZES)
         rest, is_tog, found = walk.relations[place:], draw.random() < 1 / 3, list[tuple[int, float]]()
@@ -166,9 +164,8 @@ def score_entities_cases(asked: Asked) -> Made:
         shown = tuple(map(scores.EntityCandidate, asked.names(ids), facts))
         if shown:
             plan, values = walk.path[:place] if is_tog else walk.path, tuple(score for _, score in found)
-            cases.append(scores.EntitiesCase(asked.question.text, shown, topics, plan, values))
-    for case in cases:
-        yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / len(cases)
+            case = scores.EntitiesCase(asked.question.text, shown, topics, plan, values)
+            yield scores.ScoreEntitiesInstruction(asked.source.prompts), case
 
 
 def enough_cases(asked: Asked) -> Made:
@@ -195,7 +192,7 @@ def enough_cases(asked: Asked) -> Made:
     draw.shuffle(shown)
     if shown:
         case = choose.EnoughCase(question.text, asked.names(question.topics), tuple(shown), enough)
-        yield choose.EnoughInstruction(asked.source.prompts), case, 1.0
+        yield choose.EnoughInstruction(asked.source.prompts), case
 
 
 # ------ What FiSKE asks: clues of a question, and which relations and entities they stand for.
@@ -257,7 +254,7 @@ def clue_cases(asked: Asked) -> Made:
     """Names in the question, and a word of it for every step of a teaching plan."""
     if way := find_way(asked):
         case = ReasonCase(way.text, answers=way.clues)
-        yield ExtractCluesInstruction(asked.source.prompts), case, 1.0
+        yield ExtractCluesInstruction(asked.source.prompts), case
 
 
 def map_relations_cases(asked: Asked) -> Made:
@@ -269,15 +266,15 @@ def map_relations_cases(asked: Asked) -> Made:
     if way is None:
         return
     barred, start = search.avoided(way.layers[0]), int(way.layers[0][0])
-    made: list[MapCase] = []
+    instruction = MapRelationsInstruction(asked.source.prompts)
 
-    def ask(frontier: Ints, path: LabelPath, relations: Sequence[int], right: Iterable[str], own: int) -> None:
+    def ask(frontier: Ints, path: LabelPath, relations: Sequence[int], right: Iterable[str], own: int) -> MapCase:
         left = way.left(search, len(path), frontier)
         options = [search.step_label(relation) for relation in relations]
         draw.shuffle(options)
         pairs = tuple((left.index(own), options.index(step)) for step in right)
         clues, where = tuple(way.clues[at] for at in left), say_where(search, frontier, start, path)
-        made.append(MapCase(way.text, clues, tuple(options), entity=where, pairs=pairs))
+        return MapCase(way.text, clues, tuple(options), entity=where, pairs=pairs)
 
     for place, own in enumerate(way.own):
         path, frontier = way.path[:place], way.layers[place]
@@ -285,21 +282,19 @@ def map_relations_cases(asked: Asked) -> Made:
         ahead = {row.path[place] for row in asked.rows if row.path[:place] == path and len(row.path) > place}
         nothing = []
         for batch in (around[first : first + BATCH] for first in range(0, len(around), BATCH)):
-            right = [way.path[place]] if way.relations[place] in batch else []
-            if right:
-                ask(frontier, path, batch, right, own)
+            if way.relations[place] in batch:
+                yield instruction, ask(frontier, path, batch, [way.path[place]], own)
             else:
                 nothing.append(batch)
         if nothing:
-            ask(frontier, path, draw.choice(nothing), (), own)
+            yield instruction, ask(frontier, path, draw.choice(nothing), (), own)
         wrong = [relation for relation in around if search.step_label(relation) not in ahead]
         reached = leave(search.graph, frontier, turn := draw.choice(wrong), barred) if wrong else frontier[:0]
         around = relations_around(search.graph, reached, barred)
         fits = not set(way.relations[place + 1 :]).isdisjoint(around)
         if around and not fits and way.left(search, place + 1, reached):
-            ask(reached, (*path, search.step_label(turn)), draw.sample(around, min(BATCH, len(around))), (), own)
-    for case in made:
-        yield MapRelationsInstruction(asked.source.prompts), case, 1 / len(made)
+            batch = draw.sample(around, min(BATCH, len(around)))
+            yield instruction, ask(reached, (*path, search.step_label(turn)), batch, (), own)
 
 
 def map_entities_cases(asked: Asked) -> Made:
@@ -320,7 +315,7 @@ def map_entities_cases(asked: Asked) -> Made:
     where = say_where(search, way.layers[place], int(way.layers[0][0]), way.path[:place])
     clues = tuple(way.clues[at] for at in left)
     case = MapCase(way.text, clues, tuple(shown), where, way.path[place], pairs)
-    yield MapEntitiesInstruction(asked.source.prompts), case, 1.0
+    yield MapEntitiesInstruction(asked.source.prompts), case
 
 
 def distinct(search: SearchGraph, entities: Ints) -> list[str]:

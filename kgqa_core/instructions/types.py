@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kgqa_core.instructions.render import Prompts
+from kgqa_core.instructions.render import PLACEHOLDER, Prompts
 from kgqa_core.lm.types import Constraint, Prompt
-
-MAX_KEPT = 500  # characters of a text that a failure keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +28,6 @@ class ParseFailure:
     """A text that holds no result; counted by reason, and whoever asked abstains."""
 
     reason: str  # a short, fixed phrase
-    text: str  # what the model said, cut
-
-
-def failure(reason: str, text: str) -> ParseFailure:
-    """Return a failure that keeps the beginning of the text."""
-    return ParseFailure(reason, text[:MAX_KEPT])
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,9 @@ class Instruction(Generic[AnyCase, Result]):
 
     def render(self, case: AnyCase) -> Prompt:
         """Return the prompt, with the constraint where the answer space is known."""
-        text, system = self.prompts.fill(self.file, {"question": case.question, **self.values(case)})
+        template, values = self.prompts[self.file], {"question": case.question, **self.values(case)}
+        turns = (template.text, template.system)
+        text, system = (PLACEHOLDER.sub(lambda found: values[found[1]], turn) for turn in turns)
         return Prompt(text, system, self.constraint(case), case.question_id, self.name, (self, case))
 
 

@@ -186,10 +186,10 @@ def relation_words(label: str) -> str:
 # ------ What an oracle says.
 
 
-def open_oracle(knowledge: Knowledge, *, settings: OracleSection, context: int = player.CONTEXT) -> Player:
+def open_oracle(knowledge: Knowledge, *, settings: OracleSection) -> Player:
     """Return an oracle as a language model; ``knowledge`` is of all questions that it may be asked."""
     told = f"{settings.error:g}-{settings.knows:g}-{settings.seed}{'-fills' if settings.fill_budget else ''}"
-    return Player(f"oracle-v{player.VERSION}-{told}-{knowledge.key}", Oracle(knowledge, settings), context)
+    return Player(f"oracle-v{player.VERSION}-{told}-{knowledge.key}", Oracle(knowledge, settings))
 
 
 @dataclass(frozen=True, slots=True)

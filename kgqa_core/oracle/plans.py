@@ -32,7 +32,6 @@ class RandomPlans:
     graph: KnowledgeGraph
     space: PathConstraints
     seed: int = 0
-    name: str = "random"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans of random length per question, all as probable."""
@@ -58,8 +57,6 @@ def random_plan(
         if not len(options):
             break
         path = (*path, int(options[chance.randrange(len(options))]))
-        if length < wanted and not len(further):
-            break
     return to_labels(graph, path) if path else None
 
 
@@ -68,7 +65,6 @@ class FixedPlans:
     """Plans that are given by question, in their order and of equal weight. Implements ``Planner``."""
 
     plans: PlansOf  # none of a question that is not there: RoG without planning
-    name: str = "fixed"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return all plans of each question."""
@@ -76,29 +72,25 @@ class FixedPlans:
         return [[Plan(path, -math.log(len(own))) for path in own] for own in found]
 
 
-@dataclass(frozen=True, slots=True)
-class FixedCandidates:
-    """Proposes an end of each plan, all as probable. Implements ``CandidateSource``."""
+def propose_ends(search: SearchGraph, plans: PlansOf, questions: Sequence[Question]) -> list[Prediction]:
+    """Return a prediction per question, as an explorer does: the first end of each plan that no plan before it has.
 
-    search: SearchGraph
-    plans: PlansOf
-
-    def answer(self, questions: Sequence[Question]) -> list[Prediction]:
-        """Return a prediction per question, in order: the first end of each plan that no plan before it has."""
-        graph, reenter, rows = self.search.graph, self.search.reenter_topic, self.search.subgraphs
-        predictions = []
-        for question in self.search.place(questions):
-            paths: dict[int, ReasoningPath] = {}
-            for relations in filter(None, (to_relations(graph, plan) for plan in self.plans.get(question.id, ()))):
-                layers = follow_layers(graph, question.topics, relations, reenter_topic=reenter)
-                fresh = [end for end in layers[-1].tolist() if end not in paths][:1]
-                ways = reasoning_paths(graph, (), relations, ends=fresh, layers=layers)
-                paths |= dict(zip(fresh, ways, strict=False))
-            covered, scores = not set(question.answers).isdisjoint(paths), (1 / max(1, len(paths)),) * len(paths)
-            shown = (tuple(paths), scores, (), tuple(paths.values()))
-            found = Prediction(question.id, *shown, covered, abstained=not paths)
-            predictions.append(rows.to_entities(found) if rows else found)
-        return predictions
+    All are as probable, each with its path.
+    """
+    graph, rows = search.graph, search.subgraphs
+    predictions = []
+    for question in search.place(questions):
+        paths: dict[int, ReasoningPath] = {}
+        for relations in filter(None, (to_relations(graph, plan) for plan in plans.get(question.id, ()))):
+            layers = follow_layers(graph, question.topics, relations, reenter_topic=search.reenter_topic)
+            fresh = [end for end in layers[-1].tolist() if end not in paths][:1]
+            ways = reasoning_paths(graph, (), relations, ends=fresh, layers=layers)
+            paths |= dict(zip(fresh, ways, strict=False))
+        covered, scores = not set(question.answers).isdisjoint(paths), (1 / max(1, len(paths)),) * len(paths)
+        shown = (tuple(paths), scores, (), tuple(paths.values()))
+        found = Prediction(question.id, *shown, covered, abstained=not paths)
+        predictions.append(rows.to_entities(found) if rows else found)
+    return predictions
 
 
 def find_hard_negatives(

@@ -255,14 +255,9 @@ def _read(text: str) -> LabelPath:
 NUM_CLUES = 3  # words of a question that are taken for clues
 
 
-def open_random(seed: int = 0) -> Player:
-    """Return a player that picks at random among what a call shows."""
-    return Player(f"random-v{VERSION}-{seed}", Control(seed))
-
-
-def open_first() -> Player:
-    """Return a player that always picks the first of what a call shows."""
-    return Player(f"first-v{VERSION}", Control(None))
+def open_control(seed: int | None) -> Player:
+    """Return a player that picks at random among what a call shows; without a seed it always picks the first."""
+    return Player(f"first-v{VERSION}" if seed is None else f"random-v{VERSION}-{seed}", Control(seed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,8 +154,6 @@ def open_dense(folder: Path, *, exists: Exists | None = None) -> DensePlanner:
 class DensePlanner:
     """Implements ``Planner``."""
 
-    name = "dense"
-
     def __init__(self, model: DenseModel, encoder: SplitEncoder, *, exists: Exists | None = None) -> None:
         self._model, self._encoder, self._exists = model, encoder, exists
         self._place = {path: place for place, path in enumerate(model.paths)}
@@ -247,7 +245,6 @@ class EncoderPlanner:
     encode: Callable[[Sequence[str]], Floats]  # texts -> unit-norm rows
     exists: Exists
     max_hops: int
-    name: str = "encoder"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans that exist per question, the most similar first."""

@@ -18,7 +18,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ROLES, Budget, Role
 from kgqa_core.config_systems import PLACES, system_type
 from kgqa_core.errors import UnableError
-from kgqa_core.evaluation.predictions import SystemSource
+from kgqa_core.evaluation.predictions import Answer, SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
@@ -26,8 +26,8 @@ from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.lm.calls import Meter
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.oracle.oracle import Knowledge, open_oracle
-from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
-from kgqa_core.oracle.player import open_first, open_random
+from kgqa_core.oracle.plans import FixedPlans, RandomPlans, find_hard_negatives, propose_ends
+from kgqa_core.oracle.player import open_control
 from kgqa_core.planners.evaluate import read_cases
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import fill_hops
@@ -42,7 +42,6 @@ from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
 from kgqa_core.systems.runner import Bench
-from kgqa_core.systems.types import CandidateSource
 from kgqa_core.types import LabelPath, Question
 
 FUSION_FILE = "fusion.json"
@@ -170,11 +169,11 @@ class Parts:
         other = None if conf is None else self.pipeline.other_run(conf)
         return opening.open_system(self.pipeline, self.seed, trained_by=other)
 
-    def candidates(self) -> CandidateSource:
-        """Return the explorer, or the hard negatives that take its place."""
+    def candidates(self, num_paths: int) -> Answer:
+        """Return what the explorer answers, so many candidates with evidence, or the hard negatives in its place."""
         if self.pool == "none":
-            return self.explorer()
-        return FixedCandidates(self.search, self._hard_negatives())
+            return replace(self.explorer(), evidence_paths=num_paths).answer
+        return partial(propose_ends, self.search, self._hard_negatives())
 
     def plans(self, source: str) -> PlanSource:
         """Return a source of plans by its name, or the hard negatives that take its place."""
@@ -235,7 +234,7 @@ class Parts:
             settings = oracle.model_copy(update={"seed": oracle.seed + self.seed})
             players = {role: Player(open_oracle(knowledge, settings=settings))}
         else:
-            players = {role: Player(open_random(self.seed) if self.answerer == "random" else open_first())}
+            players = {role: Player(open_control(self.seed if self.answerer == "random" else None))}
         self.base = self.base or players[role].model.name
         budget = Budget(calls=self.max_calls)
         entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)

@@ -132,7 +132,8 @@ def answer_by_name(
     shown = {end: view.name_of(end) for end in map(end_of, paths)}
     matched = match_answers(said, shown, view, question.id)
     found = answer_with(question, matched.entities, paths)
-    return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": len(matched.unsupported)})
+    num_unsupported = len(set(matched.entities).difference(shown))
+    return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": num_unsupported})
 
 
 # ------ What a model said after a search of its own, on the paths that it was shown.

@@ -23,7 +23,7 @@ from kgqa_core.instructions.scores import EntitiesCase, EntityCandidate, Relatio
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import Decoding
 from kgqa_core.systems.answering import Relations, answer_by_name, answer_on_paths, ask_reason, ask_relations, positive
-from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, SystemAnswer, room_for
+from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
 from kgqa_core.types import Question, ReasoningPath, Step
 
 
@@ -34,7 +34,6 @@ class Direct(System):
     search: SearchGraph
     prompts: Prompts
     thinks: bool = False  # aloud, before it answers: chain of thought
-    name: str = "direct"
     needs_topic: ClassVar[bool] = False
     on_rows: ClassVar[bool] = False
 
@@ -46,7 +45,7 @@ class Direct(System):
 
 
 DIRECT = SystemType(lambda parts: Direct(parts.search, parts.prompts), roles=lambda settings: ("direct",))
-COT = replace(DIRECT, open=lambda parts: Direct(parts.search, parts.prompts, thinks=True, name="cot"))
+COT = replace(DIRECT, open=lambda parts: Direct(parts.search, parts.prompts, thinks=True))
 
 
 # ------ KAPING: the triples around the topics that are most like the question, in one prompt (Baek et al., 2023; §3).
@@ -69,7 +68,6 @@ class Kaping(System):
     prompts: Prompts
     encode: Callable[[Sequence[str]], np.ndarray]  # texts -> unit-norm rows
     settings: KapingSection
-    name: str = "kaping"
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[tuple[list[Step], int]]:
         """Return each question's K triples, the most similar first, and how many around it were not ranked."""
@@ -90,8 +88,7 @@ class Kaping(System):
         paths = [(step,) for step in prepared[0]]
         (reply,) = yield [ask_reason(self.search, self.prompts, question.text, paths)]
         answer = answer_on_paths(self.search, question, reply.result, paths)
-        counts = {"num_paths": len(paths), "num_unranked": prepared[1]}
-        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+        return replace(answer, counts={**answer.counts, "num_paths": len(paths), "num_unranked": prepared[1]})
 
     def _around(self, question: Question) -> tuple[list[Step], int]:
         """Return the distinct triples within ``hops`` of the topics, nearest first, and how many edges were left."""
@@ -158,7 +155,6 @@ class Tog(System):
     prompts: Prompts
     settings: TogSection
     max_calls: int | None = None  # per question; exploration leaves one for the answer
-    name: str = "tog"
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""
@@ -207,7 +203,7 @@ class Tog(System):
             around = relations_around(self.search.graph, np.array([item.entity]), avoided)
             if around:
                 labels, names = tuple(map(self.search.step_label, around)), self._topics(question)
-                path, width = self._labels(item.path), self.settings.width
+                path, width = show_path(self.search, item.path).steps, self.settings.width
                 case = RelationsCase(question.text, labels, topics=names, path=path, budget=width)
                 asks.append(((item, around), ask_relations(self.prompts, case, self.settings.relations)))
         scored = [
@@ -229,7 +225,7 @@ class Tog(System):
         for number, (item, reached) in enumerate(zip(chosen, tails, strict=True)):
             if is_asked and len(reached) > 1:  # of one there is nothing to choose
                 candidates = tuple(EntityCandidate(self.search.name_of(entity)) for entity in reached.tolist())
-                plan = (*self._labels(item.path), self.search.step_label(item.relation))
+                plan = (*show_path(self.search, item.path).steps, self.search.step_label(item.relation))
                 case = EntitiesCase(question.text, candidates, topics=self._topics(question), plan=plan)
                 asks.append((number, Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(candidates)))))
         replies = dict((yield from calls.ask(asks)))
@@ -252,10 +248,6 @@ class Tog(System):
 
     def _topics(self, question: Question) -> tuple[str, ...]:
         return tuple(map(self.search.name_of, question.topics))
-
-    def _labels(self, path: ReasoningPath) -> tuple[str, ...]:
-        num = self.search.graph.num_relations
-        return tuple(self.search.step_label(step.relation + num * step.reverse) for step in path)
 
 
 TOG = SystemType(

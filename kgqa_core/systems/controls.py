@@ -29,6 +29,8 @@ from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
 NUM_PATHS = 3  # candidates of a prediction that get an evidence path
 FORMAT = 1  # of the saved control
+SAMPLE = 20  # questions of one kind that are looked at
+FOLLOWED = 20  # paths of one length
 ROUNDING = 1e-9  # means that differ by less are equal: the sums behind them round
 
 
@@ -73,8 +75,6 @@ class TemplateControl:
 def fit_template_control(
     search: SearchGraph,
     questions: Sequence[Question],
-    *,
-    sample: int = 20,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TemplateControl:
     """Fit the template control on training questions, whose gold chains are not looked at; see ``score_paths``.
@@ -87,7 +87,7 @@ def fit_template_control(
     paths: dict[str, RelationPath] = {}
     served: Counter[RelationPath] = Counter()
     for done, (masked, group) in enumerate(groups.items(), start=1):
-        if ranked := score_paths(search, group, sample=sample):
+        if ranked := score_paths(search, group):
             paths[masked] = ranked[0].path
             served[ranked[0].path] += len(group)
         progress(done, len(groups))
@@ -130,18 +130,16 @@ def follow_gold_chains(search: SearchGraph, questions: Sequence[Question]) -> tu
     return "gold-chain ceiling" if has_chains else "best-path ceiling", predictions
 
 
-def answer_by_path(
-    search: SearchGraph, question: Question, path: RelationPath | None, *, num_paths: int = NUM_PATHS
-) -> Prediction:
+def answer_by_path(search: SearchGraph, question: Question, path: RelationPath | None) -> Prediction:
     """Answer with all that ``path`` reaches from the topics, at equal scores; ``None`` or nothing reached abstains.
 
-    A claim is true where it is reached. It gets evidence, as the first ``num_paths`` candidates do.
+    A claim is true where it is reached. It gets evidence, as the first ``NUM_PATHS`` candidates do.
     """
     reached: list[int] = follow_topics(search, question.topics, path).tolist() if path is not None else []
     if path is None or not reached:
         return Prediction(question.id, (), (), (), abstained=True)
     found = set(reached)
-    shown = {*reached[:num_paths], *(one for one in reached if one == question.claim)}
+    shown = {*reached[:NUM_PATHS], *(one for one in reached if one == question.claim)}
     paths: list[ReasoningPath] = []
     for end in reached[: max(map(reached.index, shown)) + 1]:
         walks = reasoning_paths(search.graph, question.topics, path, ends=[end], reenter_topic=search.reenter_topic)
@@ -193,17 +191,15 @@ class _Frontiers(NamedTuple):
     entity: Ints  # [rows]
 
 
-def score_paths(
-    search: SearchGraph, questions: Sequence[Question], *, sample: int = 20, execute: int = 20
-) -> list[ScoredPath]:
+def score_paths(search: SearchGraph, questions: Sequence[Question]) -> list[ScoredPath]:
     """Return relation paths of 1..``max_hops`` steps for questions of one kind, by mean F1 against their golds.
 
-    Best first; ties go to the shorter path, then to the smaller relation ids. At most ``sample`` questions, evenly
-    spaced, are looked at, and at most ``execute`` paths per length are followed, those first that reach most golds,
+    Best first; ties go to the shorter path, then to the smaller relation ids. At most ``SAMPLE`` questions, evenly
+    spaced, are looked at, and at most ``FOLLOWED`` paths per length are followed, those first that reach most golds,
     from fewest entities. Listed are the paths followed on every question looked at: those that could be best at their
     time. A perfect path ends the search for longer ones.
     """
-    num = min(sample, len(questions))
+    num = min(SAMPLE, len(questions))
     looked_at = [questions[place * len(questions) // num] for place in range(num)]
     cases = [(question, golds_of(question, reenter_topic=search.reenter_topic)) for question in looked_at]
     cases = [(question, golds) for question, golds in cases if golds]
@@ -217,7 +213,7 @@ def score_paths(
                 for frontier, (question, _) in zip(frontiers, cases, strict=True)
             ]
         ranked = _rank_by_bound(search.graph, frontiers, cases)
-        found += _follow_best(search, ranked[:execute], cases, found)
+        found += _follow_best(search, ranked[:FOLLOWED], cases, found)
         found.sort(key=lambda scored: (-round(scored.f1, 9), len(scored.path), scored.path))
         if found and found[0].f1 >= 1 - ROUNDING:
             break

@@ -139,7 +139,6 @@ class Eperm(System):
     settings: EpermSection
     max_calls: int | None = None  # per question; None: no limit
     seed: int = 0  # of what is shuffled
-    name: str = "eperm"
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[list[Plan] | None]:
         """Return the plans that do not have to be asked for."""

@@ -18,15 +18,16 @@ from pydantic import Field
 from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.compare import NOBODY
-from kgqa_core.graph.kg import KnowledgeGraph, write_step
+from kgqa_core.evaluation.predictions import Answer
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import Answers, match_answers
-from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
+from kgqa_core.instructions.choose import Choice, ChooseCase, ChooseInstruction, Shown, show_candidates
 from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan, weigh_plans
-from kgqa_core.instructions.render import Prompts, render_triples
+from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import meant_by_verdict
-from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, System, SystemAnswer
+from kgqa_core.systems.types import Ask, Rounds, Steps, System, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class AnswerCost:
 
 @dataclass(frozen=True, slots=True)
 class ExplorerSystem:
-    """A trained explorer over one graph, or over a subgraph per question. Implements ``CandidateSource``."""
+    """A trained explorer over one graph, or over a subgraph per question."""
 
     graph: KnowledgeGraph
     model: Explorer  # on the device where questions are answered
@@ -128,7 +129,6 @@ class ExplorerAlone(System):
     """The answer set of the checkpoint's threshold, each answer with its evidence path."""
 
     explorer: ExplorerSystem
-    name: str = "explorer"
     on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
@@ -178,19 +178,15 @@ class Etd(System):
 
     search: SearchGraph
     prompts: Prompts
-    explorer: CandidateSource
+    explore: Answer  # the first ``num_candidates`` with evidence
     settings: EtdSection
-    name: str = "etd"
     judge: PlanAsker | None = None  # how plans are asked about; needed where they determine
     mask_topics: bool = True  # as its planner reads questions
     on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
-        """Return the explorer's candidates with the evidence of those that may become answers."""
-        source = self.explorer
-        if isinstance(source, ExplorerSystem):
-            source = replace(source, evidence_paths=self.settings.num_candidates)
-        return source.answer(questions)
+        """Return the explorer's candidates."""
+        return self.explore(questions)
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Show what was explored, and ask once."""
@@ -210,10 +206,10 @@ class Etd(System):
         hidden probabilities count for nothing. Candidates without a chain are not weighed; where all have one plan,
         nobody is asked. Return also the chosen chain's share of all products.
         """
-        labels, judge = self.search.entities.relation_names, self.judge
+        judge = self.judge
         assert judge is not None
         paths = explored.paths[: min(self.settings.num_candidates, len(explored.candidates))]
-        plans = [tuple(write_step(labels[step.relation], step.reverse) for step in path) for path in paths]
+        plans = [show_path(self.search.entities, path).steps for path in paths]
         best: dict[LabelPath, float] = {}  # the explorer's probability of a chain's best candidate, which comes first
         for plan, probability in zip(plans, explored.scores, strict=False):
             if plan:
@@ -233,15 +229,10 @@ class Etd(System):
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
-        count = self.settings.num_candidates
-        scores = explored.scores[:count]
-        whole = sum(scores) if self.settings.renormalise == "shown" else 1.0
-        paths = [*explored.paths[:count], *[()] * count]
-        names = self.search.entities
-        shown = map(names.name_of, explored.candidates[:count])
-        shares = [score / whole if whole else 0.0 for score in scores]
-        facts = [tuple(render_triples(names, (step,)) for step in path) for path in paths]
-        return ChooseCase(question.text, candidates=tuple(map(Candidate, shown, shares, facts)))
+        shown = show_candidates(self.search.entities, explored, self.settings.num_candidates)
+        if self.settings.renormalise == "shown" and (whole := sum(one.score for one in shown)):
+            shown = tuple(replace(one, score=one.score / whole) for one in shown)
+        return ChooseCase(question.text, candidates=shown)
 
     def _answer(self, question: Question, explored: Prediction, choice: Choice | ParseFailure) -> SystemAnswer:
         count = self.settings.num_candidates
@@ -287,9 +278,11 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
     )
 
 
-def _open_etd(parts: Any, name: str = "etd") -> Etd:
-    judge = parts.asker() if parts.settings.determine == "plan" else None
-    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings, name, judge, parts.mask_topics)
+def _open_etd(parts: Any) -> Etd:
+    kept = parts.settings
+    judge = parts.asker() if kept.determine == "plan" else None
+    explore = parts.candidates(kept.num_candidates)
+    return Etd(parts.search, parts.prompts, explore, kept, judge, parts.mask_topics)
 
 
 ETD = SystemType(
@@ -299,9 +292,4 @@ ETD = SystemType(
     explores=True,
     hard_negatives=True,
 )
-DUALR = replace(
-    ETD,
-    open=lambda parts: _open_etd(parts, "dualr"),
-    settings=DualrSection,
-    depends_on_run=lambda settings: settings.explorer,
-)
+DUALR = replace(ETD, settings=DualrSection, depends_on_run=lambda settings: settings.explorer)

@@ -58,7 +58,6 @@ class Fiske(System):
     prompts: Prompts
     settings: FiskeSection
     max_calls: int | None = None  # per question; exploration leaves one for the answer
-    name: str = "fiske"
     needs_topic: ClassVar[bool] = False
 
     def steps(self, question: Question, prepared: None) -> Steps:

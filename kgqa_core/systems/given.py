@@ -55,7 +55,7 @@ class GivenSection(Section):
 
 
 def ask_in_orders(
-    instruction: ReasonInstruction, case: ReasonCase, orders: int, decoding: Decoding = GREEDY
+    instruction: ReasonInstruction, case: ReasonCase, orders: int, decoding: Decoding
 ) -> list[Ask[Answers]]:
     """Return the calls that show the paths in so many orders of their ways; the first order is the case's own.
 
@@ -137,7 +137,6 @@ class Given(System):
     lines: dict[str, QuestionLine]  # by question id
     settings: GivenSection
     seed: int = 0
-    name: str = "given"
     needs_topic: ClassVar[bool] = False
     on_rows: ClassVar[bool] = False
 

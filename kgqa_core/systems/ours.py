@@ -212,7 +212,6 @@ class Ours(System):
     judge: PlanAsker  # how the language model is asked what it thinks of plans
     fusion: Fusion
     settings: OursSection
-    name: str = "ours"
     on_rows: ClassVar[bool] = False  # the explorer's candidates are entities
 
     def prepare(self, questions: Sequence[Question]) -> list[tuple[Prediction, list[Plan] | None]]:

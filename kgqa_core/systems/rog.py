@@ -55,7 +55,6 @@ class Rog(System):
     prompts: Prompts
     plans: PlanSource
     settings: RogSection
-    name: str = "rog"
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[list[Plan] | None]:
         """Return the plans that do not have to be asked for."""
@@ -70,7 +69,7 @@ class Rog(System):
         heavier = [sum(other for other in weights if other > weight) for weight in weights]  # of equals: all
         sure = zip(plans, weights, heavier, strict=True)
         weighed = [(plan.path, weight) for plan, weight, mass in sure if mass < kept.plan_mass or kept.plan_mass == 1]
-        in_blocks = self.prompts.templates["reason"].in_blocks and not kept.explain
+        in_blocks = self.prompts["reason"].in_blocks and not kept.explain
         most = max(kept.max_paths, MOST_IN_BLOCKS) if in_blocks else kept.max_paths
         if kept.reasoning != "lm":
             most = NO_PROMPT

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,16 +43,7 @@ class Bench:
     abstain_below: float = 0.0  # confidence; less certain answers are kept back
 
     def answer(self, questions: Sequence[Question]) -> Round:
-        """Return what the system answers, and what that cost."""
-        answered = self.answer_all(questions)
-        if self.abstain_below:
-            answered = [keep_back(one, self.abstain_below) for one in answered]
-        taken = [meter.take() for meter in self.meters]
-        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
-        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
-
-    def answer_all(self, questions: Sequence[Question]) -> list[Answered]:
-        """Return what the system answers to each question, in order.
+        """Return what the system answers to each question, in order, and what that cost.
 
         A question on which it raises, or whose answer is no ranking of entities, gets no answer, but a traceback. Paths
         that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself (an
@@ -62,25 +54,26 @@ class Bench:
         runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
         able: list[tuple[_Run, Question]] = []
         for run in runs.values():
-            try:
+            with run.alone():
                 able.append((run, self.search.place([run.question])[0] if system.on_rows else run.question))
-            except Exception as problem:
-                run.fail(problem)
         try:
             prepared: Sequence[Any] = system.prepare([question for _, question in able])
             for (run, question), own in zip(able, prepared, strict=True):
                 run.steps = system.steps(question, own)
         except Exception:  # what cannot be prepared for all at once is prepared one by one
             for run, question in able:
-                try:
+                with run.alone():
                     run.steps = system.steps(question, system.prepare([question])[0])
-                except Exception as problem:
-                    run.fail(problem)
         going = [run for run in runs.values() if _advance(run)]
         while going:
             _ask(self, going)
             going = [run for run in going if _advance(run)]
-        return [_finish(question, runs.get(question.id), self) for question in questions]
+        answered = [_finish(question, runs.get(question.id), self) for question in questions]
+        if self.abstain_below:
+            answered = [keep_back(one, self.abstain_below) for one in answered]
+        taken = [meter.take() for meter in self.meters]
+        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
+        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
 
 
 def keep_back(answered: Answered, least: float) -> Answered:
@@ -106,11 +99,15 @@ class _Run:
     answer: SystemAnswer | None = None
     error: str = ""
 
-    def fail(self, problem: Exception) -> None:
-        """Keep what was just raised; raise what no other question can go on from, either."""
-        if isinstance(problem, EndpointError | ArtifactError) and not isinstance(problem, UnableError):
-            raise problem
-        self.error = traceback.format_exc()[-MAX_KEPT_ERROR:]
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep what is raised within as its error; raise what no other question can go on from, either."""
+        try:
+            yield
+        except Exception as problem:
+            if isinstance(problem, EndpointError | ArtifactError) and not isinstance(problem, UnableError):
+                raise
+            self.error = traceback.format_exc()[-MAX_KEPT_ERROR:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +122,16 @@ class _Call:
 def _advance(run: _Run) -> bool:
     if run.error or run.steps is None:
         return False
-    try:
-        run.asks = run.steps.send(run.replies) if run.rounds else next(run.steps)
-        while not run.asks:  # a round without a call
-            run.asks = run.steps.send(())
-    except StopIteration as end:
-        run.answer = end.value
-        return False
-    except Exception as problem:
-        run.fail(problem)
-        return False
+    run.asks = ()
+    with run.alone():
+        try:
+            run.asks = run.steps.send(run.replies) if run.rounds else next(run.steps)
+            while not run.asks:  # a round without a call
+                run.asks = run.steps.send(())
+        except StopIteration as end:
+            run.answer = end.value
     run.rounds += 1
-    return True
+    return bool(run.asks)
 
 
 def _ask(bench: Bench, runs: Sequence[_Run]) -> None:
@@ -146,27 +141,23 @@ def _ask(bench: Bench, runs: Sequence[_Run]) -> None:
         raise ValueError("a system that asks a language model needs one")
     groups: dict[Decoding | None, list[_Call]] = {}
     for run in runs:
-        try:
+        with run.alone():
             calls = [_render(bench, model, run, place, ask) for place, ask in enumerate(run.asks)]
-        except Exception as problem:
-            run.fail(problem)
-            continue
-        run.replies = [None] * len(calls)
-        for call in calls:
-            groups.setdefault(None if call.ask.options else call.ask.decoding, []).append(call)
+            run.replies = [None] * len(calls)
+            for call in calls:
+                groups.setdefault(None if call.ask.options else call.ask.decoding, []).append(call)
     for decoding, group in groups.items():
         prompts, options = [call.prompt for call in group], [call.ask.options for call in group]
         try:
             given: Any = model.score(prompts, options) if decoding is None else model.generate(prompts, decoding)
         except UnableError as problem:  # what this model can never do: other systems may do without
             for call in group:
-                call.run.fail(problem)
+                with call.run.alone():
+                    raise problem
             continue
         for call, own_given in zip(group, given, strict=True):
-            try:
+            with call.run.alone():
                 call.run.replies[call.place] = _read(call, own_given)
-            except Exception as problem:
-                call.run.fail(problem)
 
 
 def _render(bench: Bench, model: LanguageModel, run: _Run, place: int, ask: Ask[Any]) -> _Call:
@@ -191,11 +182,11 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
     ask, texts = call.ask, tuple(given)
     if ask.options:
         lost = all(value == float("-inf") for value in given)
-        reply: Reply[Any] = Reply(ParseFailure("no likelihood", "") if lost else None, call.case, (), texts)
+        reply: Reply[Any] = Reply(ParseFailure("no likelihood") if lost else None, call.case, (), texts)
         said = tuple(f"{option}\t{value:.4f}" for option, value in zip(ask.options, given, strict=True))
     else:
         best = texts[0]
-        result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, call.case)
+        result = ParseFailure(best.problem) if best.problem else ask.instruction.parse(best.text, call.case)
         reply, said = Reply(result, call.case, texts), tuple(text.text for text in texts)
     problem = reply.result.reason if isinstance(reply.result, ParseFailure) else ""
     if reply.result == NO_ANSWER:
@@ -222,10 +213,8 @@ def _finish(question: Question, run: _Run | None, bench: Bench) -> Answered:
         return Answered(question, nothing, "skipped")
     calls = tuple(run.calls)
     if not run.error:
-        try:
+        with run.alone():
             answer, num_invented = _checked(question, run.answer, bench)
-        except Exception as problem:
-            run.fail(problem)
     if run.error:
         return Answered(question, nothing, "failed", run.error, calls)
     if run.num_dropped:
@@ -250,17 +239,17 @@ def _checked(question: Question, answer: SystemAnswer | None, bench: Bench) -> t
 
     What is no ranking of entities raises: it would spoil the figures of all questions.
     """
-    system, search = bench.system, bench.search
+    search, name = bench.search, bench.source.system
     if not isinstance(answer, SystemAnswer):
-        raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
-    if system.on_rows and search.subgraphs:
+        raise InputError(f"{name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
+    if bench.system.on_rows and search.subgraphs:
         answer = replace(answer, prediction=search.subgraphs.to_entities(answer.prediction))
     prediction, num = answer.prediction, search.entities.num_entities
     if prediction.question_id != question.id:
-        raise InputError(f"{system.name} answered {prediction.question_id!r} when asked {question.id!r}")
+        raise InputError(f"{name} answered {prediction.question_id!r} when asked {question.id!r}")
     check_ranking(question.id, prediction.candidates, prediction.scores)
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
-        raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
+        raise InputError(f"{name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
     pairs = zip(prediction.candidates, prediction.paths, strict=False)
     paths = tuple(path if is_evidence(search.entities, path, entity) else () for entity, path in pairs)
     num_invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
@@ -85,15 +86,12 @@ def merge_parts(parts: Sequence[Path], path: Path) -> None:
 
 def sum_usage(usage: pa.Table) -> dict[str, dict[str, Any]]:
     """Return what each question spent over all rows; money is None where a model that was asked has no price."""
-    totals: dict[str, dict[str, Any]] = {}
-    columns = [usage.column(name).to_pylist() for name in ("question_id", "money", *SPENT)]
-    for question, money, *figures in zip(*columns, strict=True):
-        total = totals.setdefault(question, dict(FREE))
-        for name, figure in zip(SPENT, figures, strict=True):
-            total[name] += figure
-        if figures[0]:
-            total["money"] = None if money is None or total["money"] is None else total["money"] + money
-    return totals
+    money = pc.if_else(pc.greater(usage["num_calls"], 0), usage["money"], 0.0)
+    table = usage.select(["question_id", *SPENT]).append_column("money", money)
+    known = pc.ScalarAggregateOptions(skip_nulls=False)
+    sums = [*((name, "sum") for name in SPENT), ("money", "sum", known)]
+    rows = table.group_by("question_id", use_threads=False).aggregate(sums).to_pylist()
+    return {row["question_id"]: {name: row[f"{name}_sum"] for name in FREE} for row in rows}
 
 
 # ------ Out-of-fold candidates: what explorers that never saw a question propose for it (DualR's tuned choose).

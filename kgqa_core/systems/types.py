@@ -71,10 +71,6 @@ Rounds = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Any]
 class System(Protocol):
     """Answers questions, each by itself."""
 
-    @property
-    def name(self) -> str:
-        """Return the name of its row in tables."""
-
     needs_topic: ClassVar[bool] = True  # is a question without a topic entity beyond it?
     on_rows: ClassVar[bool] = True  # does it walk ``SearchGraph.graph``, where an entity may have a row per question?
 
@@ -84,13 +80,6 @@ class System(Protocol):
 
     def steps(self, question: Question, prepared: Any) -> Steps:
         """Answer one question; ``prepared`` is its own part of what ``prepare`` returned."""
-
-
-class CandidateSource(Protocol):
-    """Proposes ranked entities, the first of them with evidence; an ``ExplorerSystem`` is one."""
-
-    def answer(self, questions: Sequence[Question]) -> Sequence[Prediction]:
-        """Return a prediction per question, in order."""
 
 
 @dataclass(frozen=True, slots=True)

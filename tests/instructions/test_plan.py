@@ -75,9 +75,9 @@ def test_a_plan_is_found_in_what_models_really_write(text: str, plan: tuple[str,
 
 def test_a_text_without_a_plan_says_why() -> None:
     for text in ("", "I do not know."):
-        assert parse_plans(text) == ParseFailure("no plan", text)
+        assert parse_plans(text) == ParseFailure("no plan")
     for text in ("<PATH></PATH>", "<PATH>a<SEP></PATH>"):
-        assert parse_plans(text) == ParseFailure("empty plan", text)
+        assert parse_plans(text) == ParseFailure("empty plan")
 
 
 def test_several_plans_come_in_their_order_and_once() -> None:

@@ -9,16 +9,19 @@ import pytest
 
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.follow import reasoning_paths
-from kgqa_core.instructions.reason import gather_evidence
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction, gather_evidence
 from kgqa_core.instructions.render import (
     DEFAULT_FOLDER,
     PLACEHOLDERS,
+    ScoredPath,
     neighbour_triples,
     read_prompts,
     render_paths,
     render_triples,
     show_path,
 )
+from kgqa_core.instructions.types import Instruction
 from kgqa_core.types import Step
 
 
@@ -104,31 +107,37 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
+def filled(instruction: Instruction[Any, Any], case: Any) -> tuple[str, str]:
+    prompt = instruction.render(case)
+    return prompt.text, prompt.system
+
+
 def test_every_prompt_of_ours_is_there_and_has_a_version() -> None:
     prompts = read_prompts()
-    assert set(prompts.templates) == set(PLACEHOLDERS)
-    assert all(prompts.versions.values())
+    assert set(prompts) == set(PLACEHOLDERS)
+    assert all(prompt.version for prompt in prompts.values())
     assert {path.name.split(".")[0] for path in DEFAULT_FOLDER.glob("*.txt")} == set(PLACEHOLDERS)
 
 
 def test_a_folder_of_ones_own_replaces_single_files(tmp_path: Path) -> None:
     ours = read_prompts()
     mixed = read_prompts(write(tmp_path, plan="Relations for: {question}\n", plan__system="You plan."))
-    assert mixed.fill("plan", {"question": "who?"}) == ("Relations for: who?", "You plan.")
-    assert {name for name in ours.hashes if ours.hashes[name] != mixed.hashes[name]} == {"plan"}
+    assert filled(PlanInstruction(mixed), PlanCase("who?")) == ("Relations for: who?", "You plan.")
+    assert {name for name, one in ours.items() if one.sha256 != mixed[name].sha256} == {"plan"}
 
 
 def test_the_version_line_is_not_part_of_the_prompt(tmp_path: Path) -> None:
     prompts = read_prompts(write(tmp_path, direct="# version: 2b\nQ: {question}\nA:"))
-    assert prompts.fill("direct", {"question": "x"})[0] == "Q: x\nA:"
-    assert prompts.versions["direct"] == "2b"
-    assert prompts.hashes == read_prompts(write(tmp_path, direct="Q: {question}\nA:\n")).hashes
+    assert filled(DirectInstruction(prompts), ReasonCase("x"))[0] == "Q: x\nA:"
+    assert prompts["direct"].version == "2b"
+    unversioned = read_prompts(write(tmp_path, direct="Q: {question}\nA:\n"))
+    assert prompts["direct"].sha256 == unversioned["direct"].sha256
 
 
 def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_path: Path) -> None:
     prompts = read_prompts(write(tmp_path, reason='{ "q": {question}, {0} {} {{paths}} }'))
-    filled = prompts.fill("reason", {"question": "{paths} {x} {", "paths": "3"})[0]
-    assert filled == '{ "q": {paths} {x} {, {0} {} {3} }'
+    case = ReasonCase("{paths} {x} {", (ScoredPath("3"),))
+    assert filled(ReasonInstruction(prompts), case)[0] == '{ "q": {paths} {x} {, {0} {} {3} }'
 
 
 @pytest.mark.parametrize(

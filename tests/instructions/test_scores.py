@@ -122,7 +122,7 @@ def test_candidates_may_be_named_by_their_number_alone() -> None:
 def test_plain_numbers_are_in_the_order_of_the_candidates(text: str, scores: tuple[float, ...] | None) -> None:
     case = EntitiesCase("who?", tuple(map(EntityCandidate, ("Dawn", "1999", "Dusk"))))
     found = ScoreEntitiesInstruction(read_prompts()).parse(text, case)
-    assert found == (Scores(tuple(enumerate(scores))) if scores else ParseFailure("no score of a known option", text))
+    assert found == (Scores(tuple(enumerate(scores))) if scores else ParseFailure("no score of a known option"))
 
 
 def test_what_was_never_offered_is_left_out() -> None:
@@ -165,7 +165,7 @@ def test_pairs_are_found_in_what_models_really_write(text: str, pairs: tuple[tup
 
 
 def test_prose_maps_nothing_and_is_a_failure() -> None:
-    assert parse_mappings("I like books.", CLUES, OPTIONS) == ParseFailure("no mapping", "I like books.")
+    assert parse_mappings("I like books.", CLUES, OPTIONS) == ParseFailure("no mapping")
 
 
 def test_a_reply_of_nothing_but_tags_is_read_at_once() -> None:

@@ -86,7 +86,7 @@ def test_any_text_gives_a_result_or_a_failure(text: str) -> None:
     for instruction, case in EVERY:
         result = instruction.parse(text, case)
         if isinstance(result, ParseFailure):
-            assert result.text == text[:500]
+            assert result.reason
 
 
 @pytest.mark.parametrize(("instruction", "case"), EVERY, ids=lambda value: getattr(value, "name", ""))

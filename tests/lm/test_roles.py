@@ -29,7 +29,7 @@ def named(name: str) -> FakeModel:
 
 def test_every_instruction_has_a_role() -> None:
     wordings = {"reason_scored", "choose_unlabelled"}  # of reason and choose
-    files = {name.partition(".")[0] for name in read_prompts(None).hashes} - wordings
+    files = {name.partition(".")[0] for name in read_prompts(None)} - wordings
     assert ROLE_OF.keys() == files
 
 

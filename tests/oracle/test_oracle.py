@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,7 +318,7 @@ def test_the_name_tells_all_that_answers_follow_from(oracle: Open, forty: Forty)
 
 def test_a_prompt_that_is_too_long_and_an_answer_that_is_cut(oracle: Open, forty: Forty) -> None:
     knowledge = Knowledge(forty.search, forty.questions, forty.plans)
-    small = open_oracle(knowledge, settings=OracleSection(), context=50)
+    small = replace(open_oracle(knowledge, settings=OracleSection()), context=50)
     (prompt,) = prompts_of(forty, 1)
     assert small.generate([prompt])[0][0].problem == "too_long"
     cut = oracle().generate([prompt], Decoding(max_new_tokens=1))[0][0]

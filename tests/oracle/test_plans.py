@@ -15,7 +15,7 @@ from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.examples import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
-from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives, random_plan
+from kgqa_core.oracle.plans import FixedPlans, RandomPlans, find_hard_negatives, propose_ends, random_plan
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.types import Prediction, Question
 from tests.forty_triples import Forty
@@ -138,7 +138,7 @@ def test_a_question_may_have_no_gold_plan_and_a_plan_no_wrong_one_beside_it(fort
 
 def candidates(forty: Forty, id: str, *plans: str) -> Prediction:
     pool: dict[str, Sequence[tuple[str, ...]]] = {id: [tuple(plan.split()) for plan in plans]}
-    (found,) = FixedCandidates(forty.search, pool).answer([forty.question(id)])
+    (found,) = propose_ends(forty.search, pool, [forty.question(id)])
     return found
 
 
@@ -164,7 +164,7 @@ def test_where_questions_have_subgraphs_candidates_are_entities_all_the_same(
     search, questions = rows
     pool: dict[str, Sequence[tuple[str, ...]]] = {"q1": [("sibling", "sibling")], "q2": [("likes",)]}
     asked = [one for one in questions if one.id in pool]
-    for found, name in zip(FixedCandidates(search, pool).answer(asked), ("Bob", "m.rock"), strict=True):
+    for found, name in zip(propose_ends(search, pool, asked), ("Bob", "m.rock"), strict=True):
         assert (list(map(search.entities.name_of, found.candidates)), found.covered) == ([name], True)
         assert is_evidence(search.entities, found.paths[0], found.candidates[0])
 
@@ -172,6 +172,6 @@ def test_where_questions_have_subgraphs_candidates_are_entities_all_the_same(
 def test_plans_that_lead_nowhere_give_nothing_and_those_elsewhere_cover_no_gold(forty: Forty) -> None:
     found = candidates(forty, "directed", "painted_by", "no_such_relation")
     assert found == Prediction("directed", (), (), (), abstained=True)
-    (unknown,) = FixedCandidates(forty.search, {}).answer([forty.question("born")])
+    (unknown,) = propose_ends(forty.search, {}, [forty.question("born")])
     assert unknown.abstained
     assert not candidates(forty, "directed", "year", "genre").covered

@@ -12,7 +12,7 @@ from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding
-from kgqa_core.oracle.player import Player, open_first, open_random
+from kgqa_core.oracle.player import Player, open_control
 from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()
@@ -56,7 +56,7 @@ def result(model: Player, instruction: Any, case: Any) -> Any:
 
 @pytest.mark.parametrize(("instruction", "case", "picked"), FIRST, ids=lambda value: getattr(value, "name", ""))
 def test_the_first_of_what_is_shown(instruction: Any, case: Any, picked: Any) -> None:
-    assert result(open_first(), instruction, case) == picked
+    assert result(open_control(None), instruction, case) == picked
 
 
 def test_who_is_held_to_names_says_them_as_they_are_shown() -> None:
@@ -64,20 +64,20 @@ def test_who_is_held_to_names_says_them_as_they_are_shown() -> None:
     paths = tuple(ScoredPath(f"a → r → {name}", 1.0, ("r",), name, "a") for name in names)
     for shown in (names, ()):  # read back, be they held to or not
         case = reason.ReasonCase("which?", paths=paths, shown=shown, bound=True)
-        assert result(open_first(), reason.ReasonInstruction(PROMPTS), case) == names
+        assert result(open_control(None), reason.ReasonInstruction(PROMPTS), case) == names
 
 
 def test_the_first_clue_goes_to_the_first_option() -> None:
     relations, entities = scores.MapRelationsInstruction(PROMPTS), scores.MapEntitiesInstruction(PROMPTS)
-    (pair,) = result(open_first(), relations, scores.MapCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_control(None), relations, scores.MapCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option, pair.score) == (0, 0, 9)
-    (pair,) = result(open_first(), entities, scores.MapCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_control(None), entities, scores.MapCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option) == (0, 0)
 
 
 @pytest.mark.parametrize(("instruction", "case", "picked"), FIRST[:-1], ids=lambda value: getattr(value, "name", ""))
 def test_chance_picks_differently_by_seed_and_the_same_by_prompt(instruction: Any, case: Any, picked: Any) -> None:
-    models = [open_random(seed) for seed in range(10)]
+    models = [open_control(seed) for seed in range(10)]
     found = [result(model, instruction, case) for model in models]
     assert found == [result(model, instruction, case) for model in models]
     assert len(set(map(str, found))) > 1
@@ -85,12 +85,12 @@ def test_chance_picks_differently_by_seed_and_the_same_by_prompt(instruction: An
 
 def test_chance_spreads_over_ways_not_over_paths() -> None:
     """Two of four paths go one way: it is picked a third of the time, as each of the others."""
-    model, instruction = open_random(), reason.ReasonInstruction(PROMPTS)
+    model, instruction = open_control(0), reason.ReasonInstruction(PROMPTS)
     counts = Counter(result(model, instruction, reason.ReasonCase(f"who {at}?", paths=PATHS)) for at in range(600))
     assert set(counts) == {("b", "d"), ("c",), ("f",)} and min(counts.values()) > 150
 
 
-@pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
+@pytest.mark.parametrize("model", [open_control(None), open_control(0)], ids=["first", "random"])
 def test_nothing_shown_is_nothing_picked(model: Player) -> None:
     assert result(model, reason.ReasonInstruction(PROMPTS), reason.ReasonCase("who?")) == ()
     assert result(model, choose.ChooseInstruction(PROMPTS), choose.ChooseCase("who?")) == ()
@@ -103,7 +103,7 @@ def test_nothing_shown_is_nothing_picked(model: Player) -> None:
         assert not isinstance(found, ParseFailure) and found.abstained
 
 
-@pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
+@pytest.mark.parametrize("model", [open_control(None), open_control(0)], ids=["first", "random"])
 def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
     space = plan.PathConstraints(forty.graph)
     for question in forty.questions[:9]:
@@ -122,7 +122,7 @@ def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
 
 def test_options_are_weighed_by_place_or_by_chance() -> None:
     prompt = reason.DirectInstruction(PROMPTS).render(reason.ReasonCase("who?"))
-    first, second, third = open_first().score([prompt], [["x", "y", "z"]])[0]
+    first, second, third = open_control(None).score([prompt], [["x", "y", "z"]])[0]
     assert first > second > third
-    drawn = {tuple(open_random(seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}
+    drawn = {tuple(open_control(seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}
     assert len(drawn) == 6

@@ -217,8 +217,6 @@ def test_following_the_first_plan_is_scored_against_the_golds(graph: KnowledgeGr
 class Oracle:
     """Plans what its question's text says; notes what it was told."""
 
-    name = "oracle"
-
     def __init__(self) -> None:
         self.seen: list[PlanQuestion] = []
 

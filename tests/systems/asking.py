@@ -16,4 +16,5 @@ def answer_all(
     system: System, questions: Sequence[Question], search: SearchGraph, model: Any, **limits: Any
 ) -> list[Answered]:
     """Return what a system answers to each question, in order; ``limits`` as a bench has them."""
-    return Bench(system, search, model, (), SystemSource("", system.name), **limits).answer_all(questions)
+    bench = Bench(system, search, model, (), SystemSource("", "asked"), **limits)
+    return list(bench.answer(questions).answered)

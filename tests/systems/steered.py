@@ -51,7 +51,6 @@ class Steered:
 
     plot: Callable[[Question], Steps]
     prepared: Callable[[Sequence[Question]], Sequence[Any]] = lambda questions: [None] * len(questions)
-    name: str = "steered"
     needs_topic: bool = True
     on_rows: bool = False
     got: dict[str, Any] = field(default_factory=dict)  # what was prepared, by question

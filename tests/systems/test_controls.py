@@ -17,6 +17,7 @@ from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.systems import controls
 from kgqa_core.systems.controls import (
     TemplateControl,
     answer_by_path,
@@ -79,20 +80,22 @@ def test_an_unseen_wording_gets_the_most_frequent_path_that_leads_anywhere(
 
 @pytest.mark.parametrize(("claim", "verdict"), [("Cedar", True), ("Elm", False)])
 def test_true_false_questions_are_answered_with_deciding_evidence(
-    graph: KnowledgeGraph, ask: Ask, path_of: Ids, claim: str, verdict: bool
+    graph: KnowledgeGraph, ask: Ask, path_of: Ids, claim: str, verdict: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(controls, "NUM_PATHS", 1)
     question = ask("did [topic] direct [claim]", "Eve", "Birch Cedar Dogwood", claim=claim, verdict=verdict)
-    prediction = answer_by_path(over(graph), question, path_of("~directed_by"), num_paths=1)
+    prediction = answer_by_path(over(graph), question, path_of("~directed_by"))
     assert prediction.verdict is verdict
     assert [bool(path) for path in prediction.paths] == ([True, True] if verdict else [True])
     assert score_predictions([question], [prediction]).summary()["hits1"] == 100
 
 
 def test_evidence_between_the_first_candidates_and_the_claim_stays_empty(
-    graph: KnowledgeGraph, ask: Ask, path_of: Ids
+    graph: KnowledgeGraph, ask: Ask, path_of: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(controls, "NUM_PATHS", 2)
     question = ask("is [claim] a [topic]", "Drama", claim="Elm", verdict=True)
-    prediction = answer_by_path(over(graph), question, path_of("~has_genre"), num_paths=2)
+    prediction = answer_by_path(over(graph), question, path_of("~has_genre"))
     assert [bool(path) for path in prediction.paths] == [True, True, False, False, True]
     assert prediction.covered
 
@@ -218,7 +221,9 @@ def test_head_is_the_best_of_all_paths_then_shortest_then_smallest(
         topics = tuple(sorted(data.draw(st.sets(entity, min_size=num_topics, max_size=num_topics))))
         golds = data.draw(st.sets(entity.filter(lambda e, topics=topics: e not in topics), min_size=1, max_size=3))
         questions.append(Question(str(number), "", "", topics, tuple(sorted(golds)), "train"))
-    found = score_paths(over(graph, 2, reenter_topic=reenter), questions, execute=1_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controls, "FOLLOWED", 1_000)
+        found = score_paths(over(graph, 2, reenter_topic=reenter), questions)
     means = every_path(edges, questions, 2, reenter=reenter)
     best = min(means, key=lambda path: (-round(means[path], 9), len(path), path))
     if means[best] == 0:
@@ -283,7 +288,8 @@ def load(wikimovies: KnowledgeGraph, split: Split) -> list[Question]:
 
 @pytest.mark.realdata
 @pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA does not name the folder of real data")
-def test_ceiling_and_joint_template_control(wikimovies: KnowledgeGraph) -> None:
+def test_ceiling_and_joint_template_control(wikimovies: KnowledgeGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "SAMPLE", 7)
     test = load(wikimovies, "test")
     name, ceiling = follow_gold_chains(over(wikimovies, 3), test)
     figures = report_row(name, "ceiling", score_predictions(test, ceiling)).by_hops
@@ -292,7 +298,7 @@ def test_ceiling_and_joint_template_control(wikimovies: KnowledgeGraph) -> None:
     assert figures["1"]["hits1"] == pytest.approx(96.65, abs=0.01)  # films of one title share a node
     assert figures["2"]["f1"] == figures["3"]["f1"] == 100
 
-    control = fit_template_control(over(wikimovies, 3), load(wikimovies, "train"), sample=7)
+    control = fit_template_control(over(wikimovies, 3), load(wikimovies, "train"))
     reached = report_row("template", "template control", score_predictions(test, control.answer(test))).by_hops
     assert len(control.paths) == 515
     assert figures["1"]["hits1"] - 0.2 < reached["1"]["hits1"] <= figures["1"]["hits1"]

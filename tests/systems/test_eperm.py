@@ -34,7 +34,6 @@ class Planned:
     """Proposes the same plans for every question. Implements ``Planner``."""
 
     plans: Sequence[tuple[str, float]]  # with probabilities
-    name: str = "planned"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         made = [Plan(tuple(path.split(" > ")), math.log(share)) for path, share in self.plans]

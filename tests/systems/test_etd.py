@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.systems.etd import AnswerCost, Etd, EtdSection, ExplorerAlone, ExplorerSystem
+from kgqa_core.run.compare import Parts
+from kgqa_core.systems.etd import ETD, AnswerCost, Etd, EtdSection, ExplorerAlone, ExplorerSystem
 from kgqa_core.systems.types import Answered
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
@@ -116,7 +119,12 @@ def test_as_many_candidates_as_are_shown_have_evidence(
     explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor
 ) -> None:
     question = ask("who made [topic]", "Ash")
-    system = Etd(walk, read_prompts(), explorer, EtdSection(num_candidates=5))
+    section = EtdSection(num_candidates=5)
+    parts = SimpleNamespace(
+        search=walk, prompts=read_prompts(), settings=section, mask_topics=True, pool="none", explorer=lambda: explorer
+    )
+    parts.candidates = partial(Parts.candidates, parts)  # type: ignore[arg-type]
+    system = ETD.open(parts)
     (prepared,) = system.prepare([question])
     assert len(prepared.paths) == 5
     model = ScriptedModel().on("choose", "", "A")
@@ -154,7 +162,7 @@ class World:
     def run(self, says: str | LanguageModel, **settings: object) -> Answered:
         """Answer the question; a text is what the model says."""
         model = ScriptedModel().on("choose", "", says) if isinstance(says, str) else says
-        system = Etd(self.walk, read_prompts(), self.explored, EtdSection.model_validate(settings))
+        system = Etd(self.walk, read_prompts(), self.explored.answer, EtdSection.model_validate(settings))
         (answered,) = answer_all(system, [self.question], self.walk, model)
         return answered
 
@@ -257,7 +265,7 @@ def weigh(world: World, *scores: float, **settings: object) -> Answered:
         model.on("plan", "the director of [topic] appear", scores=scores)
     section = EtdSection.model_validate({"determine": "plan", **settings})
     asker = PlanAsker(PlanInstruction(read_prompts()), PathConstraints(world.walk.graph))
-    system = Etd(world.walk, read_prompts(), world.explored, section, judge=asker)
+    system = Etd(world.walk, read_prompts(), world.explored.answer, section, judge=asker)
     question = replace(world.question, masked=world.question.text.replace("Birch", "[topic]"))
     (answered,) = answer_all(system, [question], world.walk, model)
     model.check_done()
@@ -374,7 +382,7 @@ def test_questions_are_explored_together(world: World, ask: AskFor, ids: Ids) ->
     other, lone = ask("who made it?", "Elm", "Flo"), ask("who?", "")
     world.explored.predictions[other.id] = Prediction(other.id, ids("Flo"), (1.0,), ids("Flo"))
     model = ScriptedModel().on("choose", "", "A. 1999").on("choose", "who made it?", "A. Flo")
-    system = Etd(world.walk, read_prompts(), world.explored, EtdSection())
+    system = Etd(world.walk, read_prompts(), world.explored.answer, EtdSection())
     answered = answer_all(system, [world.question, lone, other], world.walk, model)
     assert [one.status for one in answered] == ["answered", "skipped", "answered"]
     assert world.explored.asked == [world.question.id, other.id]

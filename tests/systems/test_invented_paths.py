@@ -27,7 +27,6 @@ class Inventor:
 
     answers: Sequence[tuple[int, ReasoningPath]]
     verdict: bool | None = None
-    name: str = "inventor"
     needs_topic: bool = False
     on_rows: bool = False
 

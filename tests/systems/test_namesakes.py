@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.oracle.plans import FixedCandidates, FixedPlans
+from kgqa_core.oracle.plans import FixedPlans, propose_ends
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.eperm import Eperm, EpermSection
 from kgqa_core.systems.rog import Rog, RogSection
@@ -96,5 +96,5 @@ def test_each_path_is_a_vote_even_if_another_reads_alike(search: SearchGraph, qu
 
 
 def test_a_candidate_of_a_pool_may_have_the_name_of_another(search: SearchGraph, question: Question) -> None:
-    (found,) = FixedCandidates(search, {"q": [DIRECTED, DIRECTED, DIRECTED, DIRECTED]}).answer([question])
+    (found,) = propose_ends(search, {"q": [DIRECTED, DIRECTED, DIRECTED, DIRECTED]}, [question])
     assert found.candidates == ids_of(search, "p1", "p2", "p3")

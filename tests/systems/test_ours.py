@@ -251,7 +251,6 @@ class Dense:
     """Plays a planner with plans made beforehand."""
 
     plans: Mapping[str, Weighted]
-    name: str = "dense"
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         return [

@@ -167,8 +167,6 @@ def test_plans_are_followed_until_they_have_the_share_of_probability_that_is_ask
 
 def test_planners_read_the_question_masked_or_as_it_was_asked(forty: Forty) -> None:
     class Echo:
-        name = "echo"
-
         def plan(self, questions: list[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
             return [[Plan((one.id, one.text), -1.0)] * num_plans for one in questions]
 

@@ -144,7 +144,7 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
         ("prompt", "'ReasonCase' object has no attribute", 1),
         ("reply", "ZeroDivisionError", 1),
         ("no calls", "'int' object has no attribute", 1),
-        ("no answer", "steered answered None to 'starred', which is no SystemAnswer", 1),
+        ("no answer", "asked answered None to 'starred', which is no SystemAnswer", 1),
     ],
 )
 def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
@@ -257,7 +257,7 @@ def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
     assert answered.calls[0].texts == ("yes\t-0.5000", "no\t-2.2500")
     assert answered.calls[0].confidence == pytest.approx(math.exp(-0.5) / (math.exp(-0.5) + math.exp(-2.25)))
     _, (lost,) = hear(forty, Metered(Batches(), meter=Meter(), budget=Budget(calls=0)), weighed)
-    assert lost.result == ParseFailure("no likelihood", "")
+    assert lost.result == ParseFailure("no likelihood")
 
 
 @pytest.mark.parametrize(

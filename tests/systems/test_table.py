@@ -43,7 +43,6 @@ class Toy:
 
     search: Any
     most: int
-    name: str = "toy"
     needs_topic: bool = True
     on_rows: bool = True
 

@@ -99,7 +99,7 @@ def _adapter_files(adapter: Path | None, key: str, name: str) -> dict[str, Path]
 
 def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
     """Return the hashes of the prompts of some instructions, with their variants and system prompts, or of all."""
-    hashes = read_prompts(config.prompts).hashes
+    hashes = {name: one.sha256 for name, one in sorted(read_prompts(config.prompts).items())}
     wanted = re.compile(rf"({'|'.join(map(re.escape, instructions))})([_.].*)?" if instructions else ".*")
     return {name: content for name, content in hashes.items() if wanted.fullmatch(name)}
 
@@ -238,8 +238,8 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
     recorder.metrics(write_examples(examples, folder / INSTRUCTIONS_FILE), prefix="num_examples.")
     for reason, count in skipped.items():
         recorder.metric(f"num_skipped.{reason.replace(':', '').replace(' ', '_')}", count)
-    for name, version in source.prompts.versions.items():
-        recorder.param(f"prompt.{name}", version)
+    for name, prompt in sorted(source.prompts.items()):
+        recorder.param(f"prompt.{name}", prompt.version)
     recorder.table("instructions", INSTRUCTIONS_FILE)
 
 
