@@ -178,14 +178,6 @@ def fake(pipeline: Pipeline) -> FileAnswerer:
     return FileAnswerer(answer, graph, chunk=50)
 
 
-def test_a_name_that_says_no_format_is_refused_before_anything_is_answered(
-    fake: FileAnswerer, lines: Lines, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=r"ends in \.jsonl or \.parquet"):
-        answer_file(fake, lines(3), open_format("jsonl").read, out=tmp_path / "answers.csv")
-    assert not list(tmp_path.glob("answers*"))
-
-
 def test_a_pipe_is_read_once(fake: FileAnswerer, lines: Lines) -> None:
     reading, writing = os.pipe()
     os.write(writing, lines(3).read_bytes())
