@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from tasks.outbox import read_ended
 from tasks.sweep import read_document
 from tasks.sweep_points import read_sweep, show_value
 from tests.conftest import TINY_RUN
-from tests.flows.rivers import Run, write_run
+from tests.flows.rivers import write_run
 
 BUDGETS = """\
 base: ../tiny.yaml
@@ -185,45 +184,27 @@ plots:
 """
 
 
-def write_rivers(folder: Path) -> Path:
-    """Write a sweep over a small run of its own."""
-    write_run(folder)
-    (folder / "sweeps").mkdir()
-    (folder / "sweeps" / "sizes.yaml").write_text(SIZES, encoding="utf-8")
-    return folder / "sweeps" / "sizes.yaml"
-
-
-def start(sweep: Path, server: str) -> subprocess.Popen[str]:
-    """Start ``kgqa sweep --json`` on a Prefect server."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "sweep", str(sweep), "--json"],
-        env=Run(sweep.parents[1], server).environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path, server: str) -> None:
-    sweep = write_rivers(tmp_path)
+    run = write_run(tmp_path, server)
+    sweep = tmp_path / "sweeps" / "sizes.yaml"
+    sweep.parent.mkdir()
+    sweep.write_text(SIZES, encoding="utf-8")
+    command = [sys.executable, "-m", "flows.cli", "sweep", str(sweep), "--json"]
     scores = tmp_path / "home" / "artifacts" / "evaluation"
 
     def finished() -> dict[str, int]:
         done = [path for path in scores.glob("*/manifest.json") if path.parent.suffix != ".work"]
         return {path.parent.name: path.stat().st_mtime_ns for path in done}
 
-    process = start(sweep, server)
-    while process.poll() is None and len(finished()) < 2:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with subprocess.Popen(command, env=run.environment, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and len(finished()) < 2:
+            time.sleep(0.02)
+        process.kill()
     before = finished()
     assert before
 
-    out, errors = (process := start(sweep, server)).communicate()
-    assert process.returncode == 0, errors
-    document = json.loads(out)
+    document = json.loads(run.kgqa("sweep", str(sweep), "--json").stdout)
     assert before.items() <= finished().items(), "a finished point was run again"
     points = [(point["place"], point["num_explorers"]) for point in document["points"]]
     size = "dataset.questions.train_size"
