@@ -76,18 +76,23 @@ def test_a_champion_whose_folder_is_gone_is_made_again_or_named_with_what_helps(
     assert releases.champion() == releases.read(release.id)
 
 
+def play(releases: Releases, *moves: str) -> None:
+    """Make moves one after another: "promoted a", "rolled back b"."""
+    for move in moves:
+        kind, _, name = move.rpartition(" ")
+        releases.move(kind, name, "a test")  # type: ignore[arg-type]
+
+
 def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Releases) -> None:
     moved = [releases.move("promoted", "a", "better") for _ in range(100)]
     assert [move is not None for move in moved] == [True] + [False] * 99
-    releases.move("promoted", "b", "better")
-    releases.move("promoted", "c", "better")
-    assert releases.before_champion() == "b"
-    releases.move("rolled back", "b", "worse")
-    assert releases.before_champion() == "a"
-    releases.move("rolled back", "a", "worse still")
+    play(releases, "promoted b", "promoted c")
+    for before in "ba":
+        assert releases.before_champion() == before
+        play(releases, f"rolled back {before}")
     with pytest.raises(InputError, match="nothing to return to"):
         releases.before_champion()
-    releases.move("promoted", "d", "better")
+    play(releases, "promoted d")
     assert releases.before_champion() == "a"
     shown = [(move.kind, move.from_release, move.to_release) for move in releases.moves()]
     assert shown[0] == ("promoted", None, "a")
@@ -95,33 +100,24 @@ def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Rele
 
 
 def test_a_rollback_returns_to_the_champion_before_whoever_was_champion_twice_or_never(releases: Releases) -> None:
-    for name in "abac":
-        releases.move("promoted", name, "better")
+    play(releases, *(f"promoted {name}" for name in "abac"))
     for name in "aba":
         assert releases.before_champion() == name
-        releases.move("rolled back", name, "worse")
+        play(releases, f"rolled back {name}")
     with pytest.raises(InputError, match="nothing to return to"):
         releases.before_champion()
-    releases.move("promoted", "b", "better")
-    releases.move("refused", "x", "worse")
-    releases.move("rolled back", "x", "by hand")
+    play(releases, "promoted b", "refused x", "rolled back x")
     assert releases.before_champion() == "b"
 
 
 def test_who_is_promoted_by_hand_was_refused_since_the_last_promotion(releases: Releases, release: Release) -> None:
     with pytest.raises(InputError, match="a run of a configuration with a gate makes one"):
         Releases(releases.home, "kgqa-other").last_challenger()
-    releases.move("promoted", "a", "first")
-    releases.move("refused", "b", "worse")
-    releases.move("promoted", "c", "better")
-    releases.move("rolled back", "a", "on call")
+    play(releases, "promoted a", "refused b", "promoted c", "rolled back a")
     assert releases.last_challenger() == release.id  # the newest
-    releases.move("refused", "d", "worse")
-    releases.move("promoted", "d", "by hand")
-    releases.move("promoted", "e", "better")
+    play(releases, "refused d", "promoted d", "promoted e")
     assert releases.last_challenger() == release.id
-    releases.move("refused", "b", "worse")
-    releases.move("rolled back", "a", "on call")
+    play(releases, "refused b", "rolled back a")
     assert releases.last_challenger() == "b"
 
 
@@ -154,32 +150,30 @@ def test_half_made_releases_are_none(releases: Releases, release: Release) -> No
 
 
 def test_who_was_rolled_back_is_known_until_it_is_promoted_again(releases: Releases) -> None:
-    releases.move("promoted", "a", "first")
-    releases.move("promoted", "b", "better")
+    play(releases, "promoted a", "promoted b")
     assert releases.rolled_back("b") is None
     releases.move("rolled back", "a", "wrong since Tuesday")
-    releases.move("refused", "b", "again")
+    play(releases, "refused b")
     back = releases.rolled_back("b")
-    assert back is not None
-    assert back.why == "wrong since Tuesday"
+    assert back is not None and back.why == "wrong since Tuesday"
     assert releases.rolled_back("a") is None
-    releases.move("promoted", "b", "by hand")
+    play(releases, "promoted b")
     assert releases.rolled_back("b") is None
 
 
 def test_refusals_are_noted_once_and_move_nothing(releases: Releases) -> None:
-    releases.move("promoted", "a", "first")
+    play(releases, "promoted a")
     for _ in range(3):
-        releases.move("refused", "b", "worse")
+        play(releases, "refused b")
         releases.tell(len(releases.moves()))
     assert [move.kind for move in releases.moves()] == ["promoted", "refused"]
     assert champion_of(releases.moves()) == "a"
 
 
 def test_a_champion_that_somebody_moved_meanwhile_is_not_overwritten(releases: Releases) -> None:
-    releases.move("promoted", "a", "first")
+    play(releases, "promoted a")
     releases.move("promoted", "b", "better", expected="a")
-    releases.move("rolled back", "a", "on call")
+    play(releases, "rolled back a")
     with pytest.raises(InputError, match="is a now, and was b when this was judged"):
         releases.move("promoted", "c", "better than b", expected="b")
     assert champion_of(releases.moves()) == "a"
