@@ -11,7 +11,9 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -106,6 +108,37 @@ def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()
+
+
+@dataclass
+class Replies:
+    """What a server of this process replies to each POST, and what it was asked: path, headers and body."""
+
+    body: bytes = b"[]"
+    status: int = 200
+    seconds: float = 0.0
+    asked: list[tuple[str, Message, bytes]] = field(default_factory=list)
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """Reply until the end of the context; yield the server's address."""
+        replies = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                replies.asked.append((self.path, self.headers, content))
+                time.sleep(replies.seconds)
+                self.send_response(replies.status)
+                self.end_headers()
+                with suppress(ConnectionError):  # whoever asked may have given up
+                    self.wfile.write(replies.body)
+
+            def log_message(self, *given: object) -> None:
+                """Say nothing."""
+
+        with answering(Handler) as address:
+            yield address
 
 
 @contextmanager

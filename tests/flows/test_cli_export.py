@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
@@ -20,12 +19,8 @@ from tests.conftest import kgqa
 DOC = Path(__file__).parents[2] / "docs" / "shards.md"
 
 
-def export(*arguments: object) -> Any:
-    return kgqa("export", *arguments)
-
-
 def test_the_graph_is_exported_with_order_words_and_lineage(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
-    done = export(conf, "--out", tmp_path / "exports", "--duckdb", "--json")
+    done = kgqa("export", conf, "--out", tmp_path / "exports", "--duckdb", "--json")
     assert done.exit_code == 0, done.stderr
     document, graph = json.loads(done.stdout), graph_of(Pipeline(tiny_config))
     current = tmp_path / "exports" / "tiny" / "current"
@@ -56,19 +51,20 @@ def test_the_graph_is_exported_with_order_words_and_lineage(conf: Path, tiny_con
 
 def test_current_moves_once_all_is_written_and_builds_stay(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
     for options in ([], ["--duckdb"], ["--duckdb"]):
-        assert export(conf, "--out", tmp_path, *options).exit_code == 0
+        assert kgqa("export", conf, "--out", tmp_path, *options).exit_code == 0
     build = Pipeline(tiny_config).artifact("graph").fingerprint[:12]
     assert sorted(path.name for path in (tmp_path / "tiny").iterdir()) == sorted([build, f"{build}-duckdb", "current"])
     assert (tmp_path / "tiny" / "current").readlink() == Path(f"{build}-duckdb")
 
 
 def test_what_cannot_be_exported_is_said(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
-    inside = export(conf, "--out", tiny_config.runtime.home / "artifacts" / "x")
+    inside = kgqa("export", conf, "--out", tiny_config.runtime.home / "artifacts" / "x")
     assert inside.exit_code == 2 and "lies in the artifact store" in inside.stderr
     (tmp_path / "file").write_text("")
-    blocked = export(conf, "--out", tmp_path / "file")
+    blocked = kgqa("export", conf, "--out", tmp_path / "file")
     assert blocked.exit_code == 5 and "cannot export" in blocked.stderr
-    other = export(conf, "--out", tmp_path, "--set", "name=other", "--set", "runtime.home=" + str(tmp_path / "home"))
+    elsewhere = (f"--set={setting}" for setting in ("name=other", f"runtime.home={tmp_path / 'home'}"))
+    other = kgqa("export", conf, "--out", tmp_path, *elsewhere)
     assert other.exit_code == 5 and "is built" in other.stderr
 
 

@@ -44,18 +44,6 @@ def test_an_answer_has_scores_in_percent_and_evidence(finished):
     assert given["topics"] == ["River B"]
 
 
-def test_the_registered_model_answers_as_the_run_does(finished):
-    run, _ = finished
-    question = "which towns does River A flow through?"
-    by_run, by_model = (
-        json.loads(run.kgqa_here("ask", model, question, "--json").stdout)["candidates"]
-        for model in (run.conf, "models:/kgqa-rivers@champion")
-    )
-    assert by_model
-    for part in ("label", "path"):
-        assert [line[part] for line in by_model] == [line[part] for line in by_run]
-
-
 def test_an_unknown_topic_is_answered_with_the_nearest_names(finished):
     run, _ = finished
     done = run.kgqa_here("ask", run.conf, "which towns does Rover A flow through?", "--json", code=4)
@@ -100,25 +88,6 @@ def test_lint_reports_coverage_and_lines_not_used(finished):
     assert report["rejects"] == {"graph": {}, "questions": {}}
     assert {row["split"]: row["num_questions"] for row in report["coverage"]} == {"train": 9, "dev": 2, "test": 2}
     assert {row["any_gold"] for row in report["coverage"]} == {100.0}
-
-
-def test_our_own_predictions_can_be_scored(finished):
-    run, document = finished
-    folder = next(Path(stage["folder"]) for stage in document["stages"] if stage["key"] == "evaluation-seed0")
-    figures = json.loads(run.kgqa_here("score", str(folder / "predictions.parquet"), "--json").stdout)
-    (learned,) = (row["overall"] for row in document["results"] if row["role"] == "learned")
-    assert figures["n"] == len(SPLITS["test"])
-    assert figures["strict"]["f1"] == pytest.approx(learned["f1"])
-
-
-def test_an_error_inside_a_flow_is_one_message(tmp_path, server):
-    run = write_run(tmp_path, server)
-    with (tmp_path / "triples.tsv").open("a", encoding="utf-8") as file:
-        file.write("River Z\tflows_through\n")
-    done = run.kgqa("build", run.conf, "--json", code=3)
-    assert not done.stdout
-    assert "triples.tsv:" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_ctrl_c_ends_cleanly(tmp_path):

@@ -8,7 +8,9 @@ import re
 import signal
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -77,45 +79,51 @@ def test_what_a_terminal_cannot_show_stays_json(encoding: str, monkeypatch: pyte
     assert json.loads(written.getvalue().decode(encoding)) == name
 
 
-EXIT_CODES = {KgqaError: 1, ConfigError: 2, InputError: 3, LinkError: 4, ArtifactError: 5, DriftError: 6}
-# An error that is not ours keeps its traceback; a broken pipe names no file, and is the business of whoever reads.
-EXIT_CODES |= {KeyboardInterrupt: 130, ZeroDivisionError: None, BrokenPipeError: None, SystemExit: None}
-
-
-@pytest.mark.parametrize("problem", EXIT_CODES)
-def test_each_kind_of_error_has_its_exit_code(problem: type[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
-    @with_exit_code
-    def command() -> None:
-        raise problem("the harbour is closed")
-
-    code = EXIT_CODES[problem]
-    with pytest.raises(typer.Exit if code else problem) as ended:
-        command()
-    shown = capsys.readouterr()
-    assert not code or ended.value.exit_code == code
-    assert shown.out + shown.err == "error: the harbour is closed\n" or code in (130, None)
-
-
-def test_a_command_that_sigterm_ends_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    @with_exit_code
-    def command() -> None:
-        sys.exit(128 + signal.SIGTERM)  # as the context of a run's Prefect server has it
-
+def end(command: Callable[[], None], name: str = "build") -> int:
+    """Return the exit code of a command of that name."""
+    command.__name__ = name
     with pytest.raises(typer.Exit) as ended:
-        command()
-    assert ended.value.exit_code == 143
-    assert capsys.readouterr().err.startswith("stopped: finished stages are kept")
+        with_exit_code(command)()
+    return ended.value.exit_code
+
+
+CLOSED, KEPT = "the harbour is closed", "stopped: finished stages are kept"
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "said"),
+    [
+        (KgqaError(CLOSED), 1, f"error: {CLOSED}\n"),
+        (ConfigError(CLOSED), 2, f"error: {CLOSED}\n"),
+        (InputError(CLOSED), 3, f"error: {CLOSED}\n"),
+        (LinkError(CLOSED), 4, f"error: {CLOSED}\n"),
+        (ArtifactError(CLOSED), 5, f"error: {CLOSED}\n"),
+        (DriftError(CLOSED), 6, f"error: {CLOSED}\n"),
+        (PermissionError(13, "Permission denied", "a"), 5, "error: cannot read or write 'a': Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "x", None, "a"), 5, "error: cannot read or write 'a': Is a directory"),
+        (OSError(28, "No space left"), 5, "error: cannot read or write: No space left; free some space"),
+        (KeyboardInterrupt(), 130, KEPT),
+        (SystemExit(128 + signal.SIGTERM), 143, KEPT),  # as the context of a run's Prefect server has it
+    ],
+)
+def test_each_kind_of_error_is_one_message_with_its_exit_code(
+    problem: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end(Mock(side_effect=problem)) == code
+    (shown,) = capsys.readouterr().err.splitlines(keepends=True)
+    assert shown.startswith(said)
+
+
+@pytest.mark.parametrize("problem", [ZeroDivisionError, BrokenPipeError, SystemExit])
+def test_what_is_no_error_of_ours_passes_as_it_is(problem: type[BaseException]) -> None:
+    """A broken pipe names no file, and is the business of whoever reads."""
+    with pytest.raises(problem):
+        with_exit_code(Mock(side_effect=problem))()
 
 
 @pytest.mark.parametrize("name", ["serve", "view"])
 def test_ctrl_c_of_a_command_that_makes_nothing_promises_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> None:
-        raise KeyboardInterrupt
-
-    command.__name__ = name
-    with pytest.raises(typer.Exit) as ended:
-        with_exit_code(command)()
-    assert (ended.value.exit_code, capsys.readouterr().err) == (130, "stopped\n")
+    assert (end(Mock(side_effect=KeyboardInterrupt), name), capsys.readouterr().err) == (130, "stopped\n")
 
 
 def test_a_stopped_command_lets_go_of_what_it_held() -> None:
@@ -125,7 +133,6 @@ def test_a_stopped_command_lets_go_of_what_it_held() -> None:
     def query(held: Held) -> None:
         raise RuntimeError("Query interrupted")
 
-    @with_exit_code
     def command() -> None:
         held = Held()
         gone.append(weakref.ref(held))
@@ -136,30 +143,8 @@ def test_a_stopped_command_lets_go_of_what_it_held() -> None:
             raise kept[0]  # noqa: B904
 
     gone, kept = [], []
-    with pytest.raises(typer.Exit) as ended:
-        command()
-    assert ended.value.exit_code == 130
+    assert end(command) == 130
     assert gone[0]() is None
-
-
-@pytest.mark.parametrize(
-    ("problem", "said"),
-    [
-        (PermissionError(13, "Permission denied", "here.html"), "cannot read or write 'here.html': Permission denied"),
-        (IsADirectoryError(21, "Is a directory", ".part", None, "here"), "cannot read or write 'here': Is a directory"),
-        (OSError(28, "No space left on device"), "cannot read or write: No space left on device; free some space"),
-    ],
-)
-def test_a_file_that_cannot_be_used_and_a_full_disk_are_messages(
-    problem: OSError, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def command() -> None:
-        raise problem
-
-    with pytest.raises(typer.Exit) as ended:
-        with_exit_code(command)()
-    assert ended.value.exit_code == 5
-    assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 @pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
@@ -179,10 +164,7 @@ def test_full_memory_is_one_message_and_what_the_error_held_is_free_before_it_is
         raise type(problem)(*problem.args)
 
     gone = None
-    with pytest.raises(typer.Exit) as ended:
-        with_exit_code(command)()
-    assert ended.value.exit_code == 1
+    assert end(command) == 1
     assert capsys.readouterr().err.startswith("error: memory is full: ")
     monkeypatch.setattr("flows.cli_output.say", say)
-    with pytest.raises(typer.Exit):
-        with_exit_code(command)()
+    assert end(command) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -47,13 +46,9 @@ def conf(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return built
 
 
-def kgqa_subgraph(*arguments: object) -> Any:
-    return kgqa("subgraph", *arguments)
-
-
 def triples(*arguments: object) -> list[list[str]]:
     """Return what is printed as TSV, without the names."""
-    done = kgqa_subgraph(*arguments, "--format", "tsv")
+    done = kgqa("subgraph", *arguments, "--format", "tsv")
     assert done.exit_code == 0, done.stderr
     header, *rows = [row.split("\t") for row in done.stdout.splitlines()]
     assert header == schemas.NEIGHBOURHOOD.names
@@ -71,7 +66,7 @@ def test_a_question_shows_its_own_subgraph_nearest_first_and_with_hops_the_graph
 
 
 def test_a_table_is_cut_and_says_so(conf: Path) -> None:
-    done = kgqa_subgraph(conf, "--topic", "m.0nn", "--hops", 1, "--cap", 2, "--limit", 2)
+    done = kgqa("subgraph", conf, "--topic", "m.0nn", "--hops", 1, "--cap", 2, "--limit", 2)
     assert "3 triples of 4 entities around m.0nn (no name)" in done.stdout
     assert "… and 1 more: --limit N" in done.stdout
     assert "1 groups have more triples than are walked" in done.stdout
@@ -79,7 +74,7 @@ def test_a_table_is_cut_and_says_so(conf: Path) -> None:
 
 def test_files_hold_all_of_it(conf: Path, tmp_path: Path) -> None:
     for format, name in (("parquet", "out.parquet"), ("jsonl", "out.jsonl")):
-        done = kgqa_subgraph(conf, "--question", "q2", "--format", format, "--out", tmp_path / name)
+        done = kgqa("subgraph", conf, "--question", "q2", "--format", format, "--out", tmp_path / name)
         assert done.exit_code == 0, done.stderr
         assert done.stdout == ""
         assert "3 triples in" in done.stderr
@@ -102,7 +97,7 @@ def test_files_hold_all_of_it(conf: Path, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_told_with_an_exit_code(conf: Path, arguments: list[str], code: int, message: str) -> None:
-    done = kgqa_subgraph(conf, *arguments)
+    done = kgqa("subgraph", conf, *arguments)
     assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
 
 

@@ -51,10 +51,8 @@ def test_what_a_release_alone_holds_is_read_too_and_not_removed(
 ) -> None:
     monkeypatch.setenv("KGQA_HOME", str(tiny_copy.runtime.home))
     releases = releases_of(tiny_copy)
-    release, whole = (
-        releases.make(tiny_copy, Pipeline(tiny_copy), None, "0"),
-        json.loads(kgqa("verify", "--json").stdout),
-    )
+    release = releases.make(tiny_copy, Pipeline(tiny_copy), None, "0")
+    whole = json.loads(kgqa("verify", "--json").stdout)
     kept = release.folder / "artifacts" / "explorer" / release.explorer / "model.safetensors"
     flipped = bytearray(kept.read_bytes())
     flipped[-1] ^= 1

@@ -9,12 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.tracking import read_record
-from tests.conftest import Build, open_run, write_jsonl
+from tests.conftest import Build, open_run
 from tests.nsm import line, write_nsm
 
 RUN = """\
@@ -108,22 +107,15 @@ def test_a_run_from_a_dump_reaches_scores_and_knows_its_nodes(folder: Path, buil
 
 
 @pytest.mark.slow
-def test_only_what_changed_is_built_again_and_a_truncated_dump_leaves_nothing(
-    folder: Path, build_stages: Build
-) -> None:
-    whole = (folder / "dump" / "a.nt.gz").read_bytes()
-    (folder / "dump" / "a.nt.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"a\.nt\.gz"):
-        build_stages(run_of(folder))
-    assert not list((folder / "home" / "artifacts" / "dump").glob("*/*.parquet"))
-    (folder / "dump" / "a.nt.gz").write_bytes(whole)
+def test_only_what_changed_is_built_again(folder: Path, build_stages: Build) -> None:
+    size = (folder / "dump" / "a.nt.gz").stat().st_size
     told: list[tuple[str, int, int]] = []
     listening = PROGRESS.set(lambda what, done, total: told.append((what, done, total)))
     try:
         assert built(build_stages, folder) == [*DUMPS, *REST]
     finally:
         PROGRESS.reset(listening)
-    assert ("parsing a.nt.gz", len(whole), len(whole)) in told  # whoever waits hears how far it is
+    assert ("parsing a.nt.gz", size, size) in told  # whoever waits hears how far it is
     assert built(build_stages, folder) == []
     write_dump(folder, second=[*SECOND, fact("m.0d2", "common.topic.image", "m.0zz")])
     assert built(build_stages, folder) == ["dump-b.nt", "graph"]  # another dump, the same graph
@@ -131,14 +123,3 @@ def test_only_what_changed_is_built_again_and_a_truncated_dump_leaves_nothing(
     assert built(build_stages, folder) == ["topics", "questions"]  # other questions, the same topics
     write_dump(folder, second=[*SECOND, fact("m.0d2", "people.person.spouse_s", "m.0f7")])
     assert built(build_stages, folder) == ["dump-b.nt", "graph", "questions"]
-
-
-def test_topics_may_be_names(folder: Path, build_stages: Build) -> None:
-    rows = [{"question": f"who is the spouse of [Ann] {n}", "topics": ["Ann"], "answers": ["Bob"]} for n in range(5)]
-    write_jsonl(folder / "own.jsonl", rows)
-    run = run_of(folder, "dataset.questions={format: jsonl, path: own.jsonl}")
-    build_stages(run)
-    graph = open_graph(run.artifact("graph").folder)
-    assert graph.num_entities == 4
-    asked = read_questions(run.artifact("questions").folder)
-    assert {graph.label_of(topic) for question in asked for topic in question.topics} == {"m.0c1"}

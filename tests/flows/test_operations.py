@@ -100,7 +100,8 @@ def test_runs_that_finish_do_nothing_fail_and_are_killed(tmp_path: Path, server:
     left = waiting(run)
     assert (left["killed"], len(left["waiting"]), left["waiting"][0]) == ([], 2, name)
 
-    run.kgqa("run", run.conf, "--set", "dataset.questions.path=nothing.jsonl", code=3)
+    said = run.kgqa("run", run.conf, "--set", "dataset.questions.path=nothing.jsonl", "--json", code=3)
+    assert (said.stdout, "nothing.jsonl" in said.stderr, "Traceback" in said.stderr) == ("", True, False)
     assert not any(waiting(run).values())
     found = in_mlflow(run)
     assert [told.info.status for told in found] == ["FINISHED", "FINISHED", "KILLED", "FINISHED", "FAILED"]

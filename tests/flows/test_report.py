@@ -42,17 +42,15 @@ NOTHING: dict[str, Any] = {"tables": [], "sentences": [], "points": []}
 PATH = (Step(0, 0, 1), Step(1, 1, 2))
 
 
-def write_run(folder: Path, name: str, *answers: tuple[int, ...], gold: int = 1) -> Path:
+def write_run(
+    folder: Path, name: str, *answers: tuple[int, ...], path: Any = PATH, names: Any = NAMES, what: str = HOSTILE
+) -> Path:
     """Write what a system answers to one question after the other; the gold of each is Rome."""
-    questions = [
-        Question(f"q{place:02}", f"which {HOSTILE} is {place}?", "", (0,), (gold,), "test", hops=1)
-        for place in range(len(answers))
-    ]
-    replies = [Prediction(f"q{n:02}", own, (1.0,) * len(own), own, (PATH,) * len(own)) for n, own in enumerate(answers)]
-    path = folder / f"{name}.parquet"
-    with open_predictions(path, NAMES, Source("a" * 64, name)) as write_rows:
-        write_rows(questions, replies)
-    return path
+    asked = [Question(f"q{n:02}", f"which {what} is {n}?", "", (0,), (1,), "test", hops=1) for n in range(len(answers))]
+    replies = [Prediction(f"q{n:02}", own, (1.0,) * len(own), own, (path,) * len(own)) for n, own in enumerate(answers)]
+    with open_predictions(folder / f"{name}.parquet", names, Source("a" * 64, name)) as write_rows:
+        write_rows(asked, replies)
+    return folder / f"{name}.parquet"
 
 
 @pytest.fixture
@@ -180,10 +178,9 @@ def test_what_a_model_says_from_memory_was_lost_by_no_search(tmp_path: Path) -> 
     assert [first["runs"][0]["lost"], second["runs"][0]["lost"]] == ["not searched", ""]
 
 
-def test_an_answer_without_evidence_has_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.flows.test_report.PATH", ())
-    page = build([("bare", write_run(tmp_path, "bare", (1,)))], tmp_path / "bare", title="bare", beside=Beside(NOTHING))
-    assert data(page.parent, "q0000")["questions"][0]["runs"][0]["paths"] == []
+def test_an_answer_without_evidence_has_no_path(tmp_path: Path) -> None:
+    build([("a", write_run(tmp_path, "a", (1,), path=()))], tmp_path / "bare", title="", beside=Beside(NOTHING))
+    assert data(tmp_path / "bare", "q0000")["questions"][0]["runs"][0]["paths"] == []
 
 
 def test_names_with_commas_and_brackets_stay_whole_where_a_relation_tells(runs: list[tuple[str, Path]]) -> None:
@@ -223,24 +220,25 @@ def test_a_run_that_overrode_settings_is_shown_by_giving_them_again(compared: Pi
     assert data(out, "overview")["num_questions"] == 23
 
 
+def report_of(compared: Pipeline, out: Path, *runs: object, part: str = "") -> Path:
+    """Write the report of some runs, and of the configuration whose systems are compared; return its folder."""
+    words = [*map(str, runs), f"{compared.home.parent / 'places.yaml'}{part}"]
+    return build_report(words, out, settings=[f"runtime.home={compared.home}"]).parent
+
+
 def test_the_data_are_those_of_the_first_run_that_is_a_configuration(compared: Pipeline, tmp_path: Path) -> None:
     file = compared.artifact("system-explorer-seed0").folder / "predictions.parquet"
-    words = [str(file), f"{compared.home.parent / 'places.yaml'}@explorer"]
-    page = build_report(words, tmp_path / "seen", settings=[f"runtime.home={compared.home}"])
-    assert data(page.parent, "overview")["about"] and data(page.parent, "about")["tables"]
+    folder = report_of(compared, tmp_path / "seen", file, part="@explorer")
+    assert data(folder, "overview")["about"] and data(folder, "about")["tables"]
 
 
-def test_a_configuration_is_shown_with_what_its_run_compared(
-    compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("cli_report", "cli_compare"):
-        monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
-    page = build_report([str(tmp_path / "places.yaml")], tmp_path / "report")
-    overview = data(page.parent, "overview")
+def test_a_configuration_is_shown_with_what_its_run_compared(compared: Pipeline, tmp_path: Path) -> None:
+    folder = report_of(compared, tmp_path / "report")
+    overview = data(folder, "overview")
     assert overview["tables"][0]["header"][:2] == ["system", "answered by"] and overview["points"]
     names = [run["name"].partition(" (")[0] for run in overview["runs"]]
     assert {*names} >= {"fiske", "explorer alone"}
-    first = data(page.parent, "q0000")["questions"][0]["runs"]
+    first = data(folder, "q0000")["questions"][0]["runs"]
     assert first[names.index("rog")]["plans"] and not first[names.index("fiske")]["plans"]
     calls = first[names.index("rog")]["calls"]
     assert sum(call["read"] for call in calls) == first[names.index("rog")]["num_prompt_tokens"] > 0
@@ -249,10 +247,8 @@ def test_a_configuration_is_shown_with_what_its_run_compared(
 def test_the_pages_of_a_configuration_show_its_data_its_curves_and_what_the_explorer_walked(
     compared: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("cli_report", "cli_compare"):
-        monkeypatch.setattr(f"flows.{module}.open_run", lambda conf, settings: compared)
     monkeypatch.setattr("flows.report_about.MOST_EDGES", 6)
-    folder = build_report([str(tmp_path / "places.yaml")], tmp_path / "report").parent
+    folder = report_of(compared, tmp_path / "report")
     about, graph = data(folder, "about"), graph_of(compared)
     assert "Graph" in [table["title"] for table in about["tables"]]
     assert {"dev.hits1"} <= {curve["figure"] for curve in about["curves"] if curve["stage"] == "explorer-seed0"}

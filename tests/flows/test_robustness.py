@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +16,8 @@ import pytest
 from kgqa_core.artifacts import MANIFEST
 from kgqa_core.config import RunConfig
 from kgqa_core.run.pipeline import Pipeline
-from tests.conftest import PROJECT, with_home
-from tests.processes import TIMEOUT, assert_nothing_runs, post_json, rubble, wait_for_stage
+from tests.conftest import with_home
+from tests.processes import TIMEOUT, assert_nothing_runs, rubble, wait_for, wait_for_stage
 
 pytestmark = pytest.mark.slow
 
@@ -159,62 +157,7 @@ def test_ctrl_c_reaches_a_run_that_waits_for_another(
     assert holder.stdout.readline() == "held\n"
     with (tmp_path / "errors").open("w") as errors:
         run = retrain(home, stderr=errors)
-        until = time.monotonic() + TIMEOUT
-        while "waiting for another run" not in (tmp_path / "errors").read_text():
-            assert run.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: "waiting for another run" in (tmp_path / "errors").read_text(), "the second run waits")
         run.send_signal(signal.SIGINT)
         assert run.wait(60) != 0
     assert_nothing_runs(home)
-
-
-# The scheduled deployment of prefect.yaml, by a started server and a real worker
-
-
-QUICK_RUN = """
-dataset: {name: deployed, source: embedded}
-encoder: {kind: hash}
-explorer: {steps: 2, width: 8, edge_budget: 2, epochs: 1, batch_size: 256}
-tracking: {enabled: false}
-"""
-
-
-def prefect(*arguments: str) -> str:
-    """Run the prefect command of this environment and return what it prints."""
-    command = [str(Path(sys.executable).with_name("prefect")), "--no-prompt", *arguments]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, run_file = tmp_path / "home", tmp_path / "quick.yaml"
-    run_file.write_text(QUICK_RUN, encoding="utf-8")
-    monkeypatch.setenv("PREFECT_API_URL", server)
-    monkeypatch.setenv("KGQA_HOME", str(home))
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
-    for pool in ("kgqa-cpu", "kgqa-gpu"):
-        post_json(f"{server}/work_pools/", {"name": pool, "type": "process"})
-    prefect("deploy", "--all")
-    deployed = {deployment["name"]: deployment for deployment in post_json(f"{server}/deployments/filter", {})}
-    assert deployed.keys() == {"nightly", "rebuild-shards", "evaluate-all", "train"}
-    deployment = deployed["nightly"]
-    (schedule,) = deployment["schedules"]
-    assert schedule["active"]
-    assert schedule["schedule"]["cron"] == "0 3 * * *"
-
-    asked = {"parameters": {"config": str(run_file)}, "state": {"type": "SCHEDULED"}}
-    created = post_json(f"{server}/deployments/{deployment['id']}/create_flow_run", asked)["id"]
-    prefect("worker", "start", "--pool", "kgqa-cpu", "--run-once")
-
-    begun = {"any_": ["COMPLETED", "FAILED", "CRASHED", "RUNNING"]}
-    mine = {"deployments": {"id": {"any_": [deployment["id"]]}}, "flow_runs": {"state": {"type": begun}}}
-    (run,) = post_json(f"{server}/flow_runs/filter", mine)
-    assert (run["id"], run["state_type"]) == (created, "COMPLETED"), run["state"]
-    wanted = {"key": {"any_": ["results-quick"]}, "flow_run_id": {"any_": [created]}}
-    (results,) = post_json(f"{server}/artifacts/filter", {"artifacts": wanted})
-    assert "template control" in str(results["data"])
-    stages = {folder.name for folder in (home / "artifacts").iterdir()}
-    assert stages == {"dataset", "graph", "questions", "encodings", "explorer", "controls", "evaluation"}

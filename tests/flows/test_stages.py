@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import prefect
@@ -50,23 +51,6 @@ def test_what_a_goal_needs_is_made_first_and_what_is_there_is_skipped(pipeline: 
     assert [outcome.artifact.folder for outcome in outcomes] == [pipeline.artifact(key).folder for key in KEYS[:num]]
 
 
-@pytest.mark.slow
-def test_only_what_the_store_lacks_is_handed_to_a_worker(tiny_copy: RunConfig) -> None:
-    asked: list[tuple[str, str, bool]] = []
-
-    def worker(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
-        asked.append((title, key, io))
-        return work()
-
-    ensure(Pipeline(tiny_copy), KEYS, worker=worker)
-    assert asked == []
-    for key in ("controls", "questions"):
-        (Pipeline(tiny_copy).artifact(key).folder / "manifest.json").unlink()
-    made = ensure(Pipeline(tiny_copy), KEYS, worker=worker)
-    assert asked == [("link questions", "questions", True), ("fit controls", "controls", False)]
-    assert [outcome.key for outcome in made if outcome.built] == ["questions", "controls"]
-
-
 def test_prefect_neither_caches_nor_keeps_nor_repeats_what_is_not_input_and_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,36 +71,33 @@ def test_prefect_neither_caches_nor_keeps_nor_repeats_what_is_not_input_and_outp
     assert {task.name: task.retries for task in made if task.retries} == dict.fromkeys(retried, 2)
 
 
-class Kept:
-    """Keeps what a run's note is told."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, bool]] = []
-
-    def has(self, stages: Sequence[StageOutcome]) -> None:
-        self.stages = [(outcome.key, outcome.built) for outcome in stages]
-
-
 @pytest.mark.slow
 def test_each_stage_is_shown_once_as_made_or_as_there_and_noted_as_soon_as_it_is(
     tiny_copy: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a run makes its stages in two goes, as one does that starts from a release."""
-    shown: list[tuple[str, str]] = []
-    monkeypatch.setattr("tasks.runtime.show_cached", lambda *, key, **_: shown.append((key, "cached")))
-    monkeypatch.setattr("tasks.runtime.run_as_task", lambda work, *, key, **_: shown.append((key, "made")) or work())
+    there, made, noted = list[str](), list[tuple[str, str, bool]](), list[list[tuple[str, bool]]]()
+
+    def make(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
+        made.append((title, key, io))
+        return work()
+
+    def note(stages: Sequence[StageOutcome]) -> None:
+        noted.append([(outcome.key, outcome.built) for outcome in stages])
+
+    monkeypatch.setattr("tasks.runtime.show_cached", lambda *, key, **_: there.append(key))
+    monkeypatch.setattr("tasks.runtime.run_as_task", make)
     for key in ("controls", "questions"):  # it reads them
         (Pipeline(tiny_copy).artifact(key).folder / "manifest.json").unlink()
-    note = Kept()
-    worker: Any = StageTasks(note)  # type: ignore[arg-type]
+    worker: Any = StageTasks(SimpleNamespace(has=note))  # type: ignore[arg-type]
     first, second = Pipeline(tiny_copy), Pipeline(tiny_copy)
     ensure(first, ["questions"], worker=worker.begin(first, ["questions"]))
-    assert note.stages == [("dataset", False), ("graph", False), ("questions", True)]
+    assert noted[-1] == [("dataset", False), ("graph", False), ("questions", True)]
     ended = worker.end(ensure(second, KEYS, worker=worker.begin(second, KEYS)))
+    assert noted[-1] == [(outcome.key, outcome.built) for outcome in ended]
     assert [outcome.key for outcome in ended if outcome.built] == ["questions", "controls"]
-    assert note.stages == [(outcome.key, outcome.built) for outcome in ended]
-    assert [key for key, how in shown if how == "made"] == ["questions", "controls"]
-    assert sorted(key for key, _ in shown) == sorted(KEYS)
+    assert made == [("link questions", "questions", True), ("fit controls", "controls", False)]
+    assert sorted(there) == sorted({*KEYS} - {"questions", "controls"})
 
 
 # What a stage writes down about itself

@@ -21,7 +21,7 @@ import yaml
 from mlflow import MlflowClient
 
 from tasks.services import Services, read_services
-from tests.conftest import PROJECT, TOWNS
+from tests.conftest import PROJECT, TOWNS, write_jsonl
 from tests.processes import assert_nothing_runs, free_port, processes_of, wait_for
 
 CONFIG = """\
@@ -107,18 +107,15 @@ def write_deployments(folder: Path) -> None:
     """Write those of prefect.yaml, but ``rebuild-shards`` waits for a dump of this folder."""
     deployed = yaml.safe_load((PROJECT / "prefect.yaml").read_text(encoding="utf-8"))
     for one in deployed["deployments"]:
-        one["entrypoint"] = f"{PROJECT}/{one['entrypoint']}"
         for trigger in one.get("triggers", ()):
             one["parameters"]["config"] = str(folder / "dump.yaml")
             trigger["match"] = {"prefect.resource.id": "kgqa.dataset.dump"}
+    (folder / "flows").symlink_to(PROJECT / "flows")  # where its entrypoints are, seen from the file
     (folder / "prefect.yaml").write_text(yaml.safe_dump(deployed), encoding="utf-8")
     (folder / "dump.yaml").write_text(TOWNS.replace("towns", "dump"), encoding="utf-8")
     (folder / "triples.tsv").write_text(triples(30), encoding="utf-8")
-    asked = [
-        {"id": f"q{n}", "question": f"where does b{n} flow", "topics": [f"b{n}"], "answers": [f"sea{n}"]}
-        for n in range(30)
-    ]
-    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in asked), encoding="utf-8")
+    asked = ({"question": f"where does b{n} flow", "topics": [f"b{n}"], "answers": [f"sea{n}"]} for n in range(30))
+    write_jsonl(folder / "questions.jsonl", asked)
 
 
 def triples(num: int) -> str:
@@ -156,6 +153,10 @@ def test_a_deployment_is_promoted_refused_and_rolled_back(up: Up) -> None:
     for port in up.ports:
         assert f"0.0.0.0:{port}" not in listens and f"*:{port}" not in listens
 
+    deployed = {one["name"]: one for one in up.ask("deployments/filter", limit=9)}
+    assert deployed.keys() == {"nightly", "rebuild-shards", "evaluate-all", "train"}
+    (nightly,) = deployed["nightly"]["schedules"]
+    assert (nightly["active"], nightly["schedule"]["cron"]) == (True, "0 3 * * *")
     slots = {pool: up.ask(f"work_pools/{pool}")["concurrency_limit"] for pool in ("kgqa-cpu", "kgqa-gpu")}
     assert slots == {"kgqa-cpu": None, "kgqa-gpu": 1}  # two trainings never share a card
     run = up.trigger()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -92,10 +93,7 @@ def test_a_training_in_another_pool_and_its_retraining_are_held_to_one_sum(
 def test_a_training_goes_on_whose_retraining_ends_while_it_says_what_it_spent(
     spent: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def removed(path: Path, _: object) -> None:  # the folder, between two lines of the training's process
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(caps, "write_json", removed)
+    monkeypatch.setattr(caps, "write_json", Mock(side_effect=FileNotFoundError))  # the folder, just before it
     with capped(GateSection(max_cpu_hours=2), tmp_path / "run", keep=True) as training:
         spent.cpu += HOUR
         training.check("explorer-seed0")

@@ -93,24 +93,19 @@ def test_leftovers_go_and_what_a_running_run_holds_stays(tmp_path: Path) -> None
     (tmp_path / "run" / "flows" / "killed.lock").touch()
     partial = tmp_path / "outbox" / ".x.json.123.partial"
     partial.touch()
-    os.utime(partial, (time.time() - 7200,) * 2)
+    grow_old(partial)
     now = round(time.time() * 1000)
     flow = FlowRun("id7", "a run", "d", "c", "0", "", "0", started_ms=now)
     with outbox.noted(tmp_path, flow, tracked=False) as held:
         held.has([StageOutcome("graph", artifacts[0], built=False)])
         found = find_garbage(tmp_path, last=1, days=0)
-        kinds = sorted((one.kind, one.path.name) for one in found)
-        assert kinds == sorted(
-            [
-                ("artifact graph", artifacts[1].folder.name),
-                ("half-made artifact", "deadbeef.work"),
-                ("half-written file", partial.name),
-                ("lock file", "1-old.lock"),
-                ("lock file", "killed.lock"),
-                ("lock file", f"{artifacts[0].folder.name}.lock"),
-                ("lock file", f"{artifacts[1].folder.name}.lock"),
-            ]
-        )
+        assert len(found) == 7
+        assert {one.path.name: one.kind for one in found} == {
+            artifacts[1].folder.name: "artifact graph",
+            "deadbeef.work": "half-made artifact",
+            partial.name: "half-written file",
+            **{f"{name}.lock": "lock file" for name in ("1-old", "killed", *(one.folder.name for one in artifacts))},
+        }
         with pytest.raises(KgqaError, match="runs are at work, and may need what is there: a run"):
             collect(tmp_path, found)
         assert artifacts[1].folder.exists()
@@ -133,7 +128,7 @@ def test_what_killed_queries_and_exports_left_goes_after_an_hour(tmp_path: Path)
         (folder / name).write_bytes(bytes(7))
     assert find_garbage(tmp_path, last=1, days=0) == []
     for folder in left:
-        os.utime(folder, (time.time() - 7200,) * 2)
+        grow_old(folder)
     found = find_garbage(tmp_path, last=1, days=0)
     assert {one.path for one in found} == {*left} and collect(tmp_path, found) == 14
     assert not any(folder.exists() for folder in left)
@@ -146,11 +141,17 @@ def make(home: Path, stage: str, number: int, **inputs: str) -> Artifact:
     return made
 
 
-def release(home: Path, name: str, made: str) -> None:
-    """Write a release that holds nothing."""
-    manifest = {"run": "x", "made_of": {}, "parent": None, "stages": {}, "made": made}
-    (home / "releases" / "kgqa-x" / name).mkdir(parents=True)
-    write_json(home / "releases" / "kgqa-x" / name / "release.json", manifest)
+def release(home: Path, *names: str) -> None:
+    """Write releases that hold nothing, the oldest first."""
+    for name in names:
+        manifest = {"run": "x", "made_of": {}, "parent": None, "stages": {}, "made": name.lstrip(".")}
+        (home / "releases" / "kgqa-x" / name).mkdir(parents=True)
+        write_json(home / "releases" / "kgqa-x" / name / "release.json", manifest)
+
+
+def grow_old(path: Path) -> None:
+    """Let a file or folder be two hours old."""
+    os.utime(path, (time.time() - 7200,) * 2)
 
 
 def note(home: Path, run: str, *made: Artifact) -> None:
@@ -176,15 +177,13 @@ def test_a_pin_is_a_whole_name_or_the_beginning_of_one_id(tmp_path: Path) -> Non
 
 def test_a_pin_that_is_written_by_hand_may_be_the_beginning_of_an_id(tmp_path: Path) -> None:
     pinned, other = (make(tmp_path, "graph", number) for number in range(2))
-    release(tmp_path, "aaaa", "2026-01-01")
-    release(tmp_path, "bbbb", "2026-01-02")
+    release(tmp_path, "aaaa", "bbbb")
     (tmp_path / "pins.txt").write_text(f"{pinned.fingerprint[:9]}\naaa\n", encoding="utf-8")
     assert paths(tmp_path) == [other.folder.relative_to(tmp_path).as_posix()]
 
 
 def test_a_release_that_is_promoted_after_it_was_found_stays(tmp_path: Path) -> None:
-    for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02")):
-        release(tmp_path, name, made)
+    release(tmp_path, "aaaa", "bbbb")
     found = find_garbage(tmp_path, last=1, days=0)
     assert [one.path.name for one in found] == ["aaaa"]
     Releases(tmp_path, "kgqa-x").move("promoted", "aaaa", "by hand, while the rest is deleted")
@@ -194,8 +193,8 @@ def test_a_release_that_is_promoted_after_it_was_found_stays(tmp_path: Path) -> 
 
 def test_a_file_counts_once_where_all_its_names_go_and_not_where_a_release_keeps_one(tmp_path: Path) -> None:
     artifact = make(tmp_path, "graph", 1_234_567)
-    for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02")):
-        release(tmp_path, name, made)
+    release(tmp_path, "aaaa", "bbbb")
+    for name in ("aaaa", "bbbb"):
         link_folder(artifact.folder, tmp_path / "releases" / "kgqa-x" / name / "artifacts")
     size = sum(file.stat().st_size for file in artifact.folder.iterdir())
     own = (tmp_path / "releases" / "kgqa-x" / "aaaa" / "release.json").stat().st_size
@@ -207,7 +206,7 @@ def test_a_file_counts_once_where_all_its_names_go_and_not_where_a_release_keeps
     assert told(2) == {"artifact graph": 0}
     assert told(1) == {"artifact graph": 0, "release": own}
     shutil.rmtree(tmp_path / "releases" / "kgqa-x" / "bbbb")
-    release(tmp_path, "cccc", "2026-01-03")
+    release(tmp_path, "cccc")
     assert told(1) == {"artifact graph": 0, "release": size + own}
 
 
@@ -226,8 +225,7 @@ def test_a_full_disk_loses_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_half_made_release_takes_no_place_of_the_last_ones(tmp_path: Path) -> None:
-    for name, made in (("aaaa", "2026-01-01"), ("bbbb", "2026-01-02"), (".cccc.1234.partial", "2026-01-03")):
-        release(tmp_path, name, made)
+    release(tmp_path, "aaaa", "bbbb", ".cccc.1234.partial")
     assert paths(tmp_path) == ["releases/kgqa-x/aaaa"]
 
 
@@ -235,7 +233,7 @@ def test_what_a_killed_gc_left_stops_none_of_what_was_made_again(tmp_path: Path)
     folder = make(tmp_path, "graph", 1).folder
     left = folder.with_name(f".{folder.name}.gc.partial")  # half-deleted, before a run made it anew
     shutil.copytree(folder, left)
-    os.utime(left, (time.time() - 7200,) * 2)
+    grow_old(left)
     collect(tmp_path, find_garbage(tmp_path, last=1, days=0))
     assert not [*folder.parent.iterdir()]
 
@@ -245,7 +243,7 @@ def test_what_vanishes_while_it_is_counted_has_no_size(tmp_path: Path, monkeypat
     partial.mkdir(parents=True)
     for name in ("kept", "gone"):
         (partial / name).write_bytes(bytes(7))
-    os.utime(partial, (time.time() - 7200,) * 2)
+    grow_old(partial)
     is_file = Path.is_file
 
     def look_and_lose(path: Path) -> bool:

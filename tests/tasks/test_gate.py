@@ -62,15 +62,24 @@ def release(pipeline: Pipeline) -> Release:
     return Releases(pipeline.home, "kgqa-gated").make(pipeline.config, pipeline, None, "0")
 
 
+def forget_all(weights: Path) -> None:
+    save_file({name: np.zeros_like(one) for name, one in load_file(weights).items()}, weights)
+
+
+def copy_of(release: Release, folder: Path) -> Release:
+    shutil.copytree(release.folder, folder)
+    return replace(release, folder=folder)
+
+
 def made_worse(release: Release, folder: Path, stage: str = "explorer") -> Release:
     """A release of which one part lost its weights: to an explorer, all that it reaches is alike."""
-    shutil.copytree(release.folder, folder)  # copies, no links: nothing of the good one changes
+    worse = copy_of(release, folder)  # copies, no links: nothing of the good one changes
     parts = [folder / "artifacts" / stage, *([folder / "served"] if stage == "explorer" else [])]
     for weights in (path for part in parts for path in part.rglob("*.safetensors")):
-        save_file({name: np.zeros_like(one) for name, one in load_file(weights).items()}, weights)
+        forget_all(weights)
     for manifest in parts[0].rglob("manifest.json"):  # an artifact of its own, by content
         remake_manifest(manifest)
-    return Release(folder, release.run, release.made_of, None, release.stages, release.made)
+    return worse
 
 
 def remake_manifest(path: Path) -> None:
@@ -144,12 +153,10 @@ def test_what_a_busy_machine_refused_is_measured_again(
 def test_a_release_that_does_not_load_is_refused(
     pipeline: Pipeline, release: Release, tmp_path: Path, asked_here: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(release.folder, broken)
-    lost = Release(broken, release.run, release.made_of, None, release.stages, release.made)
+    lost = copy_of(release, tmp_path / "broken")
     judged(pipeline, lost, None, min_slice=61)  # answered before it broke
     asked_here.undo()
-    (broken / "served" / "model.safetensors").write_bytes(b"rubbish")
+    (lost.served / "model.safetensors").write_bytes(b"rubbish")
     reason = judged(pipeline, lost, None, min_slice=62).reason
     assert "a fresh process could not load the release" in reason
 
@@ -158,11 +165,9 @@ def test_a_release_that_does_not_load_is_refused(
 def test_the_weights_that_were_trained_are_judged_whatever_became_of_their_copy(
     pipeline: Pipeline, release: Release, tmp_path: Path
 ) -> None:
-    shutil.copytree(release.folder, tmp_path / "damaged")
-    copy = tmp_path / "damaged" / "served" / "model.safetensors"
-    save_file({name: np.zeros_like(one) for name, one in load_file(copy).items()}, copy)
-    found = []
-    for one in (replace(release, folder=tmp_path / "damaged"), release):
+    damaged, found = copy_of(release, tmp_path / "damaged"), []
+    forget_all(damaged.served / "model.safetensors")
+    for one in (damaged, release):
         shutil.rmtree(pipeline.store.root / ANSWERS, ignore_errors=True)
         found.append(answer_gate(pipeline, one).content)
     assert found[0] == found[1]
@@ -214,8 +219,7 @@ def test_labels_of_a_graph_are_text_in_a_verdict() -> None:
 def test_a_champion_that_cannot_be_asked_is_a_refusal_that_says_so(
     pipeline: Pipeline, release: Release, tmp_path: Path
 ) -> None:
-    shutil.copytree(release.folder, tmp_path / "old")
-    gone = Release(tmp_path / "old", release.run, release.made_of, None, release.stages, release.made)
+    gone = copy_of(release, tmp_path / "old")
     shutil.rmtree(gone.folder / "artifacts")
     reason = judged(pipeline, release, gone, margin=1.2).reason
     assert "the champion cannot be asked" in reason

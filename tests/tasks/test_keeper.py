@@ -6,10 +6,10 @@ import base64
 import errno
 from contextlib import suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +17,7 @@ from kgqa_core.errors import KgqaError
 from tasks import keeper
 from tasks.keeper import PENDING_SECONDS, TRIES, Keeper
 from tasks.services import Services, command_of, read_services
-from tests.processes import answering
+from tests.processes import Replies
 
 GONE = 2**22 + 1  # above the largest id that a process may have
 
@@ -113,40 +113,27 @@ def test_a_run_that_its_worker_could_not_start_is_given_to_it_again_a_few_times(
     assert kept.scheduled == ["flow_runs/r2/set_state"] * TRIES
 
 
-class Api(BaseHTTPRequestHandler):
-    """Prefect's API, as far as it says who asked what."""
-
-    asked: list[tuple[str, str | None]]
-
-    def do_POST(self) -> None:
-        self.asked.append((self.path, self.headers["Authorization"]))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"[]")
-
-    def log_message(self, *given: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.parametrize("variable", [False, True])
 def test_a_server_with_a_password_is_asked_with_it_and_the_password_is_in_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: bool
 ) -> None:
-    monkeypatch.setattr(Api, "asked", [], raising=False)
-    kept = StandIn(tmp_path)
+    kept, replies = StandIn(tmp_path), Replies()
     if variable:
         monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ann:s/cret")
-    with answering(Api) as address:
+    with replies.served() as address:
         user = "" if variable else "ann:s%2Fcret@"
         kept.services = replace(kept.services, prefect=f"{address.replace('//', f'//{user}')}/api")
         assert Keeper._ask(kept, "flow_runs/filter", {}) == []
-    assert Api.asked == [("/api/flow_runs/filter", f"Basic {base64.b64encode(b'ann:s/cret').decode()}")]
+    ((path, headers, _),) = replies.asked
+    assert path == "/api/flow_runs/filter"
+    assert headers["Authorization"] == f"Basic {base64.b64encode(b'ann:s/cret').decode()}"
     for place in ("127.0.0.1/api", "127.0.0.1:9/api"):
         kept.services = replace(kept.services, prefect=f"http://ann:s3cret@{place}")
         monkeypatch.setattr(kept, "_ask", lambda *of: Keeper._ask(kept, *of))
         kept._attempt(kept.give_again)
-    assert caplog.text.count("cannot look after services") == 2
-    assert "s3cret" not in caplog.text
+    kept._attempt(Mock(__name__="poll", side_effect=KgqaError(kept.services.prefect)))
+    assert caplog.text.count("cannot look after services") == 3
+    assert "http://***@127.0.0.1:9/api" in caplog.text and "s3cret" not in caplog.text
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -171,10 +158,7 @@ def test_what_the_keeper_starts_asks_no_proxy_for_servers_on_this_machine(
     kept = StandIn(tmp_path)
     replace(kept.services, prefect="http://127.0.0.1:4200/api", mlflow="https://mlflow.example").write()
 
-    def start_all(one: Keeper) -> None:
-        raise KgqaError("enough")
-
-    monkeypatch.setattr(Keeper, "start_all", start_all)
+    monkeypatch.setattr(Keeper, "start_all", Mock(side_effect=KgqaError("enough")))
     with pytest.raises(SystemExit, match="enough"):
         keeper.main(tmp_path)
     worker = command_of(kept.services, "worker-kgqa-cpu")[1]
@@ -184,10 +168,7 @@ def test_what_the_keeper_starts_asks_no_proxy_for_servers_on_this_machine(
 def test_the_keepers_own_log_begins_anew_when_it_is_large(
     tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(_: float) -> None:
-        raise KeyboardInterrupt
-
-    clock.sleep = stop
+    clock.sleep = Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr(keeper, "MAX_LOG", 7)
     kept = StandIn(tmp_path)
     log = kept.services.log("keeper")

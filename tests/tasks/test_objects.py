@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import boto3
 import pytest
@@ -198,11 +199,7 @@ def test_a_name_that_can_be_no_files_is_refused(bucket: Bucket, own_home: Path, 
 def test_a_disk_that_is_full_is_said(bucket: Bucket, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put("x", b"1")
     local = place(bucket.address("x"), own_home)
-
-    def full(path: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(objects, "sync", full)
+    monkeypatch.setattr(objects, "sync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(ArtifactError, match="The disk is full"):
         objects.fetch(local, own_home, lambda *told: None)
     assert not local.exists()

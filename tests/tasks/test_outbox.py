@@ -7,6 +7,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -19,14 +20,32 @@ from tasks.tracking import publish
 from tests.conftest import Start
 from tests.tasks.published import SYSTEMS, Pipeline, a_run, reused, seen, told
 
+NOTED = """
+import sys, time
+from pathlib import Path
+from tests.tasks.published import Pipeline, a_run
+from tasks.outbox import noted
+home = Path(sys.argv[1])
+with noted(home, a_run(1), tracked=True) as note, noted(home, a_run(7), tracked=False):
+    note.has([Pipeline(home).graph()])
+    print("noted", flush=True)
+    time.sleep(300)
+"""
+
+
+def noted_by(start: Start, home: Path) -> subprocess.Popen[str]:
+    """Return a process that has noted two runs, and works on."""
+    run = start(NOTED, home)
+    assert run.stdout is not None and run.stdout.readline() == "noted\n"
+    return run
+
 
 @pytest.mark.slow
 def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_it_had(
     home: Path, start: Start
 ) -> None:
     stages = [Pipeline(home).graph()]
-    run = start(NOTED, home, stdout=subprocess.PIPE)
-    assert run.stdout is not None and run.stdout.readline() == "noted\n"
+    run = noted_by(start, home)
     assert end_killed(home, lambda _: None) == []  # it is alive
     assert waiting(home) == []
     run.kill()
@@ -42,8 +61,7 @@ def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_
 
 @pytest.mark.slow
 def test_a_killed_run_that_prefect_started_once_more_is_not_told_to_have_crashed(home: Path, start: Start) -> None:
-    run = start(NOTED, home, stdout=subprocess.PIPE)
-    assert run.stdout is not None and run.stdout.readline() == "noted\n"
+    run = noted_by(start, home)
     run.kill()
     run.wait(30)
     told_of: list[str] = []
@@ -54,11 +72,8 @@ def test_a_killed_run_that_prefect_started_once_more_is_not_told_to_have_crashed
 
 
 def test_a_run_on_a_disk_without_locks_is_not_taken_for_dead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*args: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks available")
-
     with monkeypatch.context() as broken:
-        broken.setattr("fcntl.flock", no_locks)
+        broken.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks available")))
         with noted(home, a_run(1), tracked=True) as note:
             note.has([Pipeline(home).graph()])
             assert end_killed(home, lambda _: None) == []
@@ -91,7 +106,7 @@ def test_a_note_that_cannot_be_read_now_is_read_later(
     with noted(home, a_run(1), tracked=True):
         pass
     with monkeypatch.context() as busy:
-        busy.setattr(Path, "read_bytes", lambda _: (_ for _ in ()).throw(OSError(errno.EMFILE, "too many open files")))
+        busy.setattr(Path, "read_bytes", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
         assert waiting(home) == []
     assert "cannot be read now: [Errno 24] too many open files" in caplog.text
     assert [note.run.status for note in waiting(home)] == ["FINISHED"]
@@ -102,10 +117,11 @@ def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> No
         with suppress(ValueError, KeyboardInterrupt), noted(home, a_run(number), tracked=True):
             if problem:
                 raise problem
-    ends = [(note.run.status, note.run.error) for note in waiting(home)]
-    failed, killed, finished = ends
-    assert failed == ("FAILED", "ValueError: no postgresql://ann:***@db/x")
-    assert (killed, finished) == (("KILLED", "ended by KeyboardInterrupt"), ("FINISHED", ""))
+    assert [(note.run.status, note.run.error) for note in waiting(home)] == [
+        ("FAILED", "ValueError: no postgresql://ann:***@db/x"),
+        ("KILLED", "ended by KeyboardInterrupt"),
+        ("FINISHED", ""),
+    ]
     (home / "outbox" / "0000000000001-x.json").write_text("{")
     assert len(waiting(home)) == 3
     assert (home / "outbox" / "0000000000001-x.unreadable").exists()
@@ -143,11 +159,8 @@ def test_a_killed_run_that_prefect_cannot_be_told_of_now_is_told_of_later(
 
 
 def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(*args: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(outbox, "remove", kill)
+        broken.setattr(outbox, "remove", Mock(side_effect=KeyboardInterrupt))
         publish(home, a_run(1), Pipeline(home).everything())
     assert [note.run.id for note in waiting(home)] == ["flow-run-1"]
     publish(home, a_run(2), [Pipeline(home).graph()])
@@ -155,16 +168,3 @@ def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkey
     client, runs = seen(home)  # which fails for two of a name
     assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
     assert reused(client, runs["brave-otter-1"]) == {}
-
-
-NOTED = """
-import sys, time
-from pathlib import Path
-from tests.tasks.published import Pipeline, a_run
-from tasks.outbox import noted
-home = Path(sys.argv[1])
-with noted(home, a_run(1), tracked=True) as note, noted(home, a_run(7), tracked=False):
-    note.has([Pipeline(home).graph()])
-    print("noted", flush=True)
-    time.sleep(300)
-"""

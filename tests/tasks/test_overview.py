@@ -31,11 +31,10 @@ def test_a_home_at_a_glance(own_home: Path) -> None:
     releases.move("promoted", "r1", "better")
     releases.move("refused", "r2", "worse")
     change = {"before": 7, "after": 9, "came": 3, "gone": 1}
-    write_json_at(own_home / "runs" / "c.json", {"changes": "f00"})
-    write_json_at(
-        own_home / "artifacts" / "changes" / "f00" / "changes.json",
-        {"graph": {"triples": change, "entities": change}, "questions": change},
-    )
+    changes = {"graph": {"triples": change, "entities": change}, "questions": change}
+    for name, value in (("runs/c.json", {"changes": "f00"}), ("artifacts/changes/f00/changes.json", changes)):
+        (own_home / name).parent.mkdir(parents=True, exist_ok=True)
+        write_json(own_home / name, value)
     (own_home / "cache").mkdir()
     (own_home / "cache" / "a").write_bytes(bytes(5000))
     os.link(own_home / "cache" / "a", own_home / "cache" / "b")
@@ -78,8 +77,3 @@ def test_a_damaged_list_of_moves_is_named_and_the_rest_shown(own_home: Path) -> 
     assert [(one["model"], one["champion"]) for one in found["champions"]] == [("kgqa-a", "r1")]
     (problem,) = found["problems"]
     assert problem.startswith(f"{damaged} is damaged")
-
-
-def write_json_at(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, value)

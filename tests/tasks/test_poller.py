@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,16 +131,12 @@ def test_a_disk_that_takes_no_note_has_no_dump_told_of_at_each_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a rebuild would start once a minute for as long as the disk is full."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
     dumps = Dumps(tmp_path)
     dumps.polls(2)
     dumps.add("b.tsv", "x\ty\tz\n")
     dumps.polls(1)
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.poller.write_json", full)
+        broken.setattr("tasks.poller.write_json", Mock(side_effect=OSError(errno.ENOSPC, "no space left on device")))
         for _ in range(3):
             with suppress(OSError):
                 dumps.polls(1)

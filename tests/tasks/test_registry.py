@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import mlflow
 import pytest
@@ -27,9 +29,10 @@ from kgqa_core.tracking import read_record, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.registry import load_answerer, point_aliases, register_explorers
 from tasks.release import model_name
-from tasks.run_content import read_stages
+from tasks.run_content import RunStatus, read_stages
 from tasks.tracking import Published, publish
 from tests.tasks.conftest import TinyRun, copy_store
+from tests.tasks.published import told
 
 PICKLES = (*(b"\x80" + bytes([version]) for version in range(2, 6)), b"PK\x03\x04")  # and zip, as torch.save writes
 
@@ -55,10 +58,9 @@ def examples_of(home: Path) -> list[dict[str, str]]:
     return json.loads((logged_folder(home) / "input_example.json").read_text(encoding="utf-8"))
 
 
-def published(home: Path, tiny: TinyRun) -> Published:
-    done = publish(home, tiny.run, tiny.outcomes)
-    assert done is not None
-    return done
+def published(home: Path, tiny: TinyRun, **changes: Any) -> Published:
+    """Publish the tiny run, changed a little."""
+    return told(publish(home, replace(tiny.run, **changes), tiny.outcomes))
 
 
 def registered_of(home: Path, tiny: TinyRun, outcomes: list[StageOutcome]) -> tuple[str, ...]:
@@ -167,10 +169,9 @@ def test_what_a_kill_left_of_a_registration_is_used_or_removed(
         original(*args)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as broken:
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(tasks.registry, killed_in, kill)
-        with pytest.raises(KeyboardInterrupt):
-            registered_of(home, tiny_run, outcomes)
+        registered_of(home, tiny_run, outcomes)
     assert registered_of(home, tiny_run, outcomes) == ("kgqa-tiny/2",)
     client = client_of(home)
     experiment = client.get_experiment_by_name("tiny")
@@ -186,12 +187,9 @@ def test_a_registration_that_fails_costs_no_run(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(*args: object) -> None:
-        raise OSError("no space left")
-
     fresh = copy_store(empty_store, tmp_path / "fresh")
     with monkeypatch.context() as broken, caplog.at_level(logging.WARNING, "tasks.tracking"):
-        broken.setattr(tasks.registry, "save_model", fail)
+        broken.setattr(tasks.registry, "save_model", Mock(side_effect=OSError("no space left")))
         done = published(fresh, tiny_run)
     assert (len(done.created), done.versions) == (1, ())
     assert "no explorer of this run was registered in MLflow: OSError: no space left" in caplog.text
@@ -237,7 +235,7 @@ def test_a_registered_model_answers_as_its_run_does(
 def test_the_code_that_a_model_carries_is_not_run_where_it_is_asked(
     registered: Path, store: str, tiny_run: TinyRun, tmp_path: Path
 ) -> None:
-    (code,) = logged_folder(home).rglob("served_model.py")
+    (code,) = logged_folder(registered).rglob("served_model.py")
     whole, marker = code.read_text(encoding="utf-8"), tmp_path / "was-here"
     try:
         code.write_text(f"open({str(marker)!r}, 'w').close()\n{whole}", encoding="utf-8")
@@ -294,22 +292,30 @@ def test_where_mlflow_is_away_aliases_wait_and_a_model_that_is_asked_for_is_an_e
 
 
 @pytest.mark.slow
-def test_a_failed_run_with_a_gate_registers_what_it_judged_as_that_may_be_champion(
-    empty_store: Path, tiny_run: TinyRun, tmp_path: Path
+@pytest.mark.parametrize(
+    ("gated", "status", "judged", "versions"),
+    [
+        (False, "KILLED", True, ()),
+        (True, "KILLED", False, ()),
+        (True, "KILLED", True, ("kgqa-tiny/1",)),  # that may be champion
+        (True, "FINISHED", True, ("kgqa-tiny/1",)),
+    ],
+)
+def test_a_run_with_a_gate_registers_what_it_judged_though_it_failed_and_leaves_the_aliases_alone(
+    empty_store: Path,
+    tiny_run: TinyRun,
+    tmp_path: Path,
+    gated: bool,
+    status: RunStatus,
+    judged: bool,
+    versions: tuple[str, ...],
 ) -> None:
     assert tiny_run.run.serving is not None
-    gated, ungated = replace(tiny_run.run.serving, gated=True), tiny_run.run.serving
-    unjudged = [outcome for outcome in tiny_run.outcomes if not outcome.key.startswith("evaluation")]
-    expected = ("kgqa-tiny/1",)
-    for serving, outcomes, versions in (
-        (ungated, tiny_run.outcomes, ()),
-        (gated, unjudged, ()),
-        (gated, tiny_run.outcomes, expected),
-    ):
-        home = copy_store(empty_store, tmp_path / f"{len(outcomes)} {serving.gated}")
-        done = publish(home, replace(tiny_run.run, serving=serving, status="KILLED"), outcomes)
-        assert done is not None
-        assert done.versions == versions
+    home, outcomes = copy_store(empty_store, tmp_path / "home"), tiny_run.outcomes
+    made = [one for one in outcomes if judged or not one.key.startswith("evaluation")]
+    run = replace(tiny_run.run, serving=replace(tiny_run.run.serving, gated=gated), status=status)
+    assert told(publish(home, run, made)).versions == versions
+    assert not versions or aliases(home) == {}
 
 
 @pytest.mark.slow
@@ -318,19 +324,5 @@ def test_a_model_of_another_run_gets_no_versions_of_this_one(
 ) -> None:
     client_of(home).set_registered_model_tag("kgqa-tiny", "config_name", "tiny'")
     other = replace(tiny_run.run, id="another", config_name="tiny")
-    done = publish(home, other, retrained(tiny_run, tmp_path / "a", 1))
-    assert done is not None
-    assert done.versions == ()
+    assert told(publish(home, other, retrained(tiny_run, tmp_path / "a", 1))).versions == ()
     assert "the runs 'tiny' and \"tiny'\" would share the model kgqa-tiny" in caplog.text
-
-
-def test_a_run_with_a_gate_registers_versions_and_leaves_the_aliases_alone(
-    empty_store: Path, tiny_run: TinyRun, tmp_path: Path
-) -> None:
-    home = copy_store(empty_store, tmp_path / "gated")
-    serving = tiny_run.run.serving
-    assert serving is not None
-    done = publish(home, replace(tiny_run.run, serving=replace(serving, gated=True)), tiny_run.outcomes)
-    assert done is not None
-    assert done.versions == ("kgqa-tiny/1",)
-    assert aliases(home) == {}

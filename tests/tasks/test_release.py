@@ -31,6 +31,13 @@ def release(releases: Releases, tiny_copy: RunConfig) -> Release:
     return releases.make(tiny_copy, Pipeline(tiny_copy), None, "0")
 
 
+def damage(weights: Path) -> None:
+    """Change the last byte of a file, which may be one under two links."""
+    with weights.open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\x7f")
+
+
 def started(config: RunConfig, start: str) -> RunConfig:
     section = config.exploration.model_copy(update={"init_from": Path(start)})
     return config.model_copy(update={"explorer": section})
@@ -43,6 +50,8 @@ def test_a_release_outlives_the_artifact_store_and_is_made_once(
     assert set(release.stages) == {"graph", "explorer-seed0"}
     assert release.made_of["questions"] == pipeline.artifact("questions").content
     assert releases.make(tiny_copy, pipeline, "another", "0") == release
+    (release.folder / "release.json").unlink()  # one that lost its manifest is made again
+    assert releases.make(tiny_copy, pipeline, None, "0").id == release.id
     shutil.rmtree(pipeline.store.root / "explorer")
     shutil.rmtree(pipeline.store.root / "graph")
     with pytest.raises(ArtifactError, match="graph with the content hash"):
@@ -52,13 +61,6 @@ def test_a_release_outlives_the_artifact_store_and_is_made_once(
     assert read_artifact(pipeline.store.root / "explorer" / release.explorer) is not None
     answerer = open_served(release.served, releases.home)
     assert answerer.ask("who directed it?", answerer.system.graph.label_of(0)).error == ""
-
-
-def test_a_release_that_lost_its_manifest_is_made_again(
-    releases: Releases, release: Release, tiny_copy: RunConfig
-) -> None:
-    (release.folder / "release.json").unlink()
-    assert releases.make(tiny_copy, Pipeline(tiny_copy), None, "0").id == release.id
 
 
 def test_a_champion_whose_folder_is_gone_is_made_again_or_named_with_what_helps(
@@ -74,18 +76,23 @@ def test_a_champion_whose_folder_is_gone_is_made_again_or_named_with_what_helps(
     assert releases.champion() == releases.read(release.id)
 
 
+def play(releases: Releases, *moves: str) -> None:
+    """Make moves one after another: "promoted a", "rolled back b"."""
+    for move in moves:
+        kind, _, name = move.rpartition(" ")
+        releases.move(kind, name, "a test")  # type: ignore[arg-type]
+
+
 def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Releases) -> None:
     moved = [releases.move("promoted", "a", "better") for _ in range(100)]
     assert [move is not None for move in moved] == [True] + [False] * 99
-    releases.move("promoted", "b", "better")
-    releases.move("promoted", "c", "better")
-    assert releases.before_champion() == "b"
-    releases.move("rolled back", "b", "worse")
-    assert releases.before_champion() == "a"
-    releases.move("rolled back", "a", "worse still")
+    play(releases, "promoted b", "promoted c")
+    for before in "ba":
+        assert releases.before_champion() == before
+        play(releases, f"rolled back {before}")
     with pytest.raises(InputError, match="nothing to return to"):
         releases.before_champion()
-    releases.move("promoted", "d", "better")
+    play(releases, "promoted d")
     assert releases.before_champion() == "a"
     shown = [(move.kind, move.from_release, move.to_release) for move in releases.moves()]
     assert shown[0] == ("promoted", None, "a")
@@ -93,33 +100,24 @@ def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Rele
 
 
 def test_a_rollback_returns_to_the_champion_before_whoever_was_champion_twice_or_never(releases: Releases) -> None:
-    for name in "abac":
-        releases.move("promoted", name, "better")
+    play(releases, *(f"promoted {name}" for name in "abac"))
     for name in "aba":
         assert releases.before_champion() == name
-        releases.move("rolled back", name, "worse")
+        play(releases, f"rolled back {name}")
     with pytest.raises(InputError, match="nothing to return to"):
         releases.before_champion()
-    releases.move("promoted", "b", "better")
-    releases.move("refused", "x", "worse")
-    releases.move("rolled back", "x", "by hand")
+    play(releases, "promoted b", "refused x", "rolled back x")
     assert releases.before_champion() == "b"
 
 
 def test_who_is_promoted_by_hand_was_refused_since_the_last_promotion(releases: Releases, release: Release) -> None:
     with pytest.raises(InputError, match="a run of a configuration with a gate makes one"):
         Releases(releases.home, "kgqa-other").last_challenger()
-    releases.move("promoted", "a", "first")
-    releases.move("refused", "b", "worse")
-    releases.move("promoted", "c", "better")
-    releases.move("rolled back", "a", "on call")
+    play(releases, "promoted a", "refused b", "promoted c", "rolled back a")
     assert releases.last_challenger() == release.id  # the newest
-    releases.move("refused", "d", "worse")
-    releases.move("promoted", "d", "by hand")
-    releases.move("promoted", "e", "better")
+    play(releases, "refused d", "promoted d", "promoted e")
     assert releases.last_challenger() == release.id
-    releases.move("refused", "b", "worse")
-    releases.move("rolled back", "a", "on call")
+    play(releases, "refused b", "rolled back a")
     assert releases.last_challenger() == "b"
 
 
@@ -152,32 +150,30 @@ def test_half_made_releases_are_none(releases: Releases, release: Release) -> No
 
 
 def test_who_was_rolled_back_is_known_until_it_is_promoted_again(releases: Releases) -> None:
-    releases.move("promoted", "a", "first")
-    releases.move("promoted", "b", "better")
+    play(releases, "promoted a", "promoted b")
     assert releases.rolled_back("b") is None
     releases.move("rolled back", "a", "wrong since Tuesday")
-    releases.move("refused", "b", "again")
+    play(releases, "refused b")
     back = releases.rolled_back("b")
-    assert back is not None
-    assert back.why == "wrong since Tuesday"
+    assert back is not None and back.why == "wrong since Tuesday"
     assert releases.rolled_back("a") is None
-    releases.move("promoted", "b", "by hand")
+    play(releases, "promoted b")
     assert releases.rolled_back("b") is None
 
 
 def test_refusals_are_noted_once_and_move_nothing(releases: Releases) -> None:
-    releases.move("promoted", "a", "first")
+    play(releases, "promoted a")
     for _ in range(3):
-        releases.move("refused", "b", "worse")
+        play(releases, "refused b")
         releases.tell(len(releases.moves()))
     assert [move.kind for move in releases.moves()] == ["promoted", "refused"]
     assert champion_of(releases.moves()) == "a"
 
 
 def test_a_champion_that_somebody_moved_meanwhile_is_not_overwritten(releases: Releases) -> None:
-    releases.move("promoted", "a", "first")
+    play(releases, "promoted a")
     releases.move("promoted", "b", "better", expected="a")
-    releases.move("rolled back", "a", "on call")
+    play(releases, "rolled back a")
     with pytest.raises(InputError, match="is a now, and was b when this was judged"):
         releases.move("promoted", "c", "better than b", expected="b")
     assert champion_of(releases.moves()) == "a"
@@ -236,17 +232,13 @@ def test_a_start_that_was_deleted_stops_nothing(releases: Releases, tiny_copy: R
 
 def test_the_beginning_of_several_releases_names_none(releases: Releases, release: Release) -> None:
     shutil.copytree(release.folder, release.folder.with_name(f"{release.id}0"))
-    with pytest.raises(
-        InputError, match=f"2 releases begin with '{release.id[:3]}' of {MODEL}; there are {release.id}"
-    ):
+    with pytest.raises(InputError, match=f"2 releases begin with '{release.id[:3]}' of {MODEL}; there are"):
         releases.read(release.id[:3])
 
 
 def test_a_release_whose_files_are_damaged_is_not_put_back(releases: Releases, release: Release) -> None:
     stored = releases.home / "artifacts" / "explorer" / release.explorer
-    with (stored / "model.safetensors").open("r+b") as weights:  # one file under two links
-        weights.seek(-1, os.SEEK_END)
-        weights.write(b"\x7f")
+    damage(stored / "model.safetensors")
     shutil.rmtree(stored)  # as kgqa verify --remove does
     with pytest.raises(ArtifactError, match=rf"the release {release.id} is damaged: .*model\.safetensors"):
         releases.restore(release)
@@ -260,9 +252,7 @@ def test_a_release_gets_back_what_the_store_made_again(
     releases: Releases, release: Release, tiny_copy: RunConfig, build_stages: Build
 ) -> None:
     kept = release.folder / "artifacts" / "explorer" / release.explorer
-    with (kept / "model.safetensors").open("r+b") as weights:  # one file under two links
-        weights.seek(-1, os.SEEK_END)
-        weights.write(b"\x7f")
+    damage(kept / "model.safetensors")
     assert build_stages(Pipeline(tiny_copy)) == ["explorer-seed0"] and read_artifact(kept) is None
     assert releases.restore(release) == []
     mended = read_artifact(kept)
@@ -271,12 +261,8 @@ def test_a_release_gets_back_what_the_store_made_again(
 
 def test_weights_that_changed_where_they_are_served_are_not_promoted(releases: Releases, release: Release) -> None:
     assert releases.restore(release) == []
-    with (release.served / "model.safetensors").open("r+b") as weights:
-        weights.seek(-1, os.SEEK_END)
-        weights.write(b"\x7f")
-    with pytest.raises(
-        ArtifactError, match=rf"{release.id} is damaged: .*served/model\.safetensors is .* not as it was"
-    ):
+    damage(release.served / "model.safetensors")
+    with pytest.raises(ArtifactError, match=rf"{release.id} is damaged: .*served/model\.safetensors is .* not as it"):
         releases.restore(release)
 
 

@@ -78,23 +78,15 @@ def test_a_bad_row_says_why_and_leaves_the_others_and_the_machine_alone(
         """When each file changed last; not the passing ones in ``run``, which other tests' commands have there."""
         return {path: path.stat().st_mtime_ns for path in home.rglob("*") if home / "run" not in (path, *path.parents)}
 
-    before = kept()
-    good, unknown, unlinked, empty, missing = model.predict(
-        [
-            {"question": "who directed it?", "topic": name},
-            {"question": "who directed it?", "topic": f"{name}x"},
-            {"question": NEVER_ASKED},
-            {"question": "  ", "topic": name},
-            {"question": None, "topic": name},
-        ]
-    )
+    before, asked = kept(), "who directed it?"
+    rows = [(asked, name), (asked, f"{name}x"), (NEVER_ASKED, None), ("  ", name), (None, name)]
+    good, *bad = model.predict([{"question": question, "topic": topic} for question, topic in rows])
     assert good["candidates"] and not good["error"]
-    assert f"'{name}x' is no entity of the graph" in unknown["error"]
-    assert unknown["nearest"][0] == name
-    assert "no entity name stands in the question" in unlinked["error"]
-    assert len(unlinked["nearest"]) == 5
+    unknown, unlinked, empty, missing = bad
+    assert f"'{name}x' is no entity of the graph" in unknown["error"] and unknown["nearest"][0] == name
+    assert "no entity name stands in the question" in unlinked["error"] and len(unlinked["nearest"]) == 5
     assert empty["error"] == missing["error"] == "the question is empty"
-    assert [row["candidates"] for row in (unknown, unlinked, empty, missing)] == [[]] * 4
+    assert [row["candidates"] for row in bad] == [[]] * 4
     assert kept() == before
 
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +35,7 @@ from tasks.services import (
     worker_name,
 )
 from tests.conftest import Start, kgqa
-from tests.processes import answering, wait_for
+from tests.processes import Replies, wait_for
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -47,6 +47,12 @@ def made(home: Path, **processes: Started) -> Services:
     )  # fmt: skip
     services.write()
     return services
+
+
+def plan(home: Path, **asked: Any) -> Services:
+    """Plan services, at ports that nobody has unless others are asked for."""
+    where = {"host": "127.0.0.1", "prefect_port": 1, "mlflow_port": 1, "deployments": home, "pools": []}
+    return plan_services(home, **{**where, **asked})
 
 
 @pytest.fixture
@@ -111,21 +117,14 @@ def test_a_port_in_use_is_named_and_a_server_of_the_users_is_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        wanted = {"host": "127.0.0.1", "mlflow_port": port, "deployments": tmp_path, "pools": ["kgqa-cpu"]}
         with pytest.raises(ConfigError, match=rf"port {port} of 127.0.0.1 cannot be had.*--prefect-port"):
-            plan_services(tmp_path, prefect_port=port, **wanted)
+            plan(tmp_path, prefect_port=port)
         monkeypatch.setenv("PREFECT_API_URL", "https://prefect.example/api")
-        planned = plan_services(tmp_path, prefect_port=port, **wanted)
-    assert (planned.own, planned.mlflow, planned.prefect) == (
-        (),
-        "https://mlflow.example",
-        "https://prefect.example/api",
-    )
-    assert planned.names == ["worker-kgqa-cpu", "keeper"]
+        planned = plan(tmp_path, prefect_port=port, mlflow_port=port, pools=["kgqa-cpu"])
+    assert (planned.mlflow, planned.prefect) == ("https://mlflow.example", "https://prefect.example/api")
+    assert (planned.own, planned.names) == ((), ["worker-kgqa-cpu", "keeper"])
 
 
 def test_what_runs_already_is_not_ended_by_somebody_who_starts_it_in_the_foreground(
@@ -220,7 +219,7 @@ def test_no_password_of_an_address_is_printed_or_readable_by_others(
     for name, place in (("PREFECT_API_URL", "prefect.example/api"), ("MLFLOW_TRACKING_URI", "mlflow.example")):
         monkeypatch.setenv(name, f"https://ann:secret@{place}")
     monkeypatch.setattr("tasks.services.is_healthy", lambda *_: True)
-    planned = plan_services(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=[])
+    planned = plan(tmp_path)
     planned.write()
     assert read_services(tmp_path) == planned
     assert services_file(tmp_path).stat().st_mode & 0o777 == 0o600
@@ -237,20 +236,20 @@ def test_what_the_keeper_would_end_by_is_refused_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("KGQA_POLL_SECONDS", given)
     with pytest.raises(ConfigError, match=rf"KGQA_POLL_SECONDS is '{given}'; it must be a number of seconds"):
-        plan_services(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=[])
+        plan(tmp_path)
 
 
 def test_a_slash_at_the_end_of_an_address_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "https://prefect.example/api/")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/")
-    planned = plan_services(tmp_path, host="127.0.0.1", prefect_port=1, mlflow_port=1, deployments=tmp_path, pools=[])
+    planned = plan(tmp_path)
     assert (planned.prefect, planned.mlflow) == ("https://prefect.example/api", "https://mlflow.example")
 
 
 def test_an_ipv6_host_has_brackets_in_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "sqlite:////x.db")
     monkeypatch.setattr("tasks.services.require_free", lambda *_: None)  # a machine may have no IPv6
-    planned = plan_services(tmp_path, host="::1", prefect_port=4299, mlflow_port=5299, deployments=tmp_path, pools=[])
+    planned = plan(tmp_path, host="::1", prefect_port=4299, mlflow_port=5299)
     assert (planned.prefect, planned.mlflow) == ("http://[::1]:4299/api", "http://[::1]:5299")
     command, _ = command_of(planned, "prefect")
     assert command[:3] == [sys.executable, "-m", "tasks.collecting"]  # else it stands still on SQLite
@@ -288,20 +287,6 @@ def test_where_nothing_runs_the_status_says_so_and_a_damaged_note_is_no_note(own
     assert (done.exit_code, done.stdout) == (1, "Nothing runs: kgqa up starts it.\n")
 
 
-class Workers(BaseHTTPRequestHandler):
-    """Prefect, as far as it says which workers it hears of."""
-
-    found: bytes
-
-    def do_POST(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.found)
-
-    def log_message(self, *given: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.parametrize(
     ("status", "noted", "shown"),
     [("OFFLINE", 0.0, "not answering"), ("ONLINE", 0.0, "up"), ("OFFLINE", None, "up"), ("", 0.0, "up")],
@@ -312,10 +297,8 @@ def test_a_worker_that_prefect_does_not_hear_of_any_more_is_not_up(
     """A worker that was started just now has not told of itself yet; an earlier one of its name did long ago."""
     me = Started(os.getpid(), process_started(os.getpid()) or "")
     services = made(tmp_path, **{"worker-kgqa-cpu": me, "keeper": me})
-    with answering(Workers) as address:
-        workers = [{"name": "another", "status": "OFFLINE"}, {"name": "", "status": status}]
-        workers[1]["name"] = worker_name(services, "kgqa-cpu") if status else "one more"
-        Workers.found = json.dumps(workers).encode()
+    own = {"name": worker_name(services, "kgqa-cpu") if status else "one more", "status": status}
+    with Replies(json.dumps([{"name": "another", "status": "OFFLINE"}, own]).encode()).served() as address:
         services = replace(services, own=(), prefect=f"{address}/api", mlflow=address)
         services.write()
         if noted is not None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -198,27 +198,39 @@ serving.serve(None, host="127.0.0.1", port=int(sys.argv[1]))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", ["", "POST /inv", "POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\n", "{"])
-def test_who_sends_no_whole_request_is_given_up(sent: str, tmp_path: Path) -> None:
-    port, head = free_port(), "POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
-    with (
-        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
-        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
-    ):
-        client.sendall((head if sent == "{" else "").encode() + sent.encode())
-        assert (b"408" in client.recv(1000)) is (sent == "{")  # and nobody waits for ever
-    assert "Traceback" not in (tmp_path / "log.txt").read_text()
+@contextmanager
+def impatient_server(folder: Path) -> Iterator[int]:
+    """A server that soon gives up whoever is slow, and has no trouble with that; gives its port."""
+    port, log = free_port(), folder / "log.txt"
+    with serving([sys.executable, "-c", SLOW, str(port)], port, log, cwd=PROJECT):
+        yield port
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with impatient_server(tmp_path_factory.mktemp("impatient")) as port:
+        yield port
+
+
+def request(length: int) -> bytes:
+    """Return the head of a request whose body has so many bytes."""
+    about = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}"
+    return f"POST /invocations HTTP/1.1\r\n{about}\r\n\r\n".encode()
 
 
 @pytest.mark.slow
-def test_who_sends_a_body_byte_by_byte_is_given_up_too(tmp_path: Path) -> None:
-    port, head = free_port(), b"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n\r\n"
-    with (
-        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
-        socket.create_connection(("127.0.0.1", port), timeout=0.3) as client,
-    ):
-        client.sendall(head)
+@pytest.mark.parametrize("sent", [b"", b"POST /inv", request(9)[:-2], request(9) + b"{"])
+def test_who_sends_no_whole_request_is_given_up(sent: bytes, impatient: int) -> None:
+    with socket.create_connection(("127.0.0.1", impatient), timeout=20) as client:
+        client.sendall(sent)
+        assert (b"408" in client.recv(1000)) is sent.endswith(b"{")  # and nobody waits for ever
+
+
+@pytest.mark.slow
+def test_who_sends_a_body_byte_by_byte_is_given_up_too(impatient: int) -> None:
+    with socket.create_connection(("127.0.0.1", impatient), timeout=0.3) as client:
+        client.sendall(request(999))
         for _ in range(40):
             client.sendall(b" ")
             with suppress(TimeoutError):
@@ -229,14 +241,10 @@ def test_who_sends_a_body_byte_by_byte_is_given_up_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_reads_the_reply_bit_by_bit_is_given_up_too(tmp_path: Path) -> None:
-    port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * 4})
-    head = f"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
-    with (
-        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
-        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
-    ):
-        client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+def test_who_reads_the_reply_bit_by_bit_is_given_up_too(impatient: int) -> None:
+    body = json.dumps({"inputs": [{"question": QUESTION}] * 4}).encode()
+    with socket.create_connection(("127.0.0.1", impatient), timeout=20) as client:
+        client.sendall(request(len(body)) + body)
         until = time.monotonic() + 25  # all of it takes a minute
         with suppress(ConnectionError):
             while client.recv(200_000):
@@ -247,14 +255,10 @@ def test_who_reads_the_reply_bit_by_bit_is_given_up_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_client_that_stops_does_not_hold_the_end_of_the_server(rows: int, tmp_path: Path) -> None:
-    port, body = free_port(), json.dumps({"inputs": [{"question": QUESTION}] * rows})
-    head = f"POST /invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body) + (rows == 0)}\r\n"
-    with (
-        socket.socket() as client,  # open until the server has ended
-        serving([sys.executable, "-c", SLOW, str(port)], port, tmp_path / "log.txt", cwd=PROJECT),
-    ):
+    body = json.dumps({"inputs": [{"question": QUESTION}] * rows}).encode()
+    with socket.socket() as client, impatient_server(tmp_path) as port:  # the client is open until the server has ended
         client.connect(("127.0.0.1", port))  # it sends no end, or reads nothing
-        client.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        client.sendall(request(len(body) + (rows == 0)) + body)
         time.sleep(0.5)
 
 

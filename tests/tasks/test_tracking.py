@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import mlflow
 import pyarrow.parquet as pq
@@ -232,11 +233,8 @@ def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_no
     client.create_run(experiment, run_name="theirs", tags={"publisher": "another", "kind": "system"})
     stages = Pipeline(home).everything()
 
-    def kill(*args: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(tasks.tracking, DRAWN[0], kill)
+        broken.setattr(tasks.tracking, DRAWN[0], Mock(side_effect=KeyboardInterrupt))
         publish(home, a_run(1), stages)
     left = seen(home)[1]["explorer seed 1"]
     assert left.info.status == "RUNNING"
