@@ -55,7 +55,7 @@ def compare(
     Examples:
       kgqa compare conf/demo.yaml@0 conf/demo.yaml@1
       kgqa compare conf/a.yaml@rog conf/b.yaml@rog
-      kgqa compare conf/demo.yaml --set systems.answered_by=[oracle]
+      kgqa compare conf/demo.yaml --set systems.answered_by=\\[oracle]
       kgqa compare conf/nightly.yaml@champion conf/nightly.yaml@challenger
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """

@@ -41,7 +41,7 @@ def make_questions(
     hops: Annotated[int, typer.Option(min=1, max=4, help="The most relations from topic to answers.")] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Another number gives other questions.")] = 0,
     names: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Names of entities, where triples use ids.")
+        Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
     ] = None,
     max_rejected: Annotated[
         float | None, typer.Option(min=0, max=1, help="The share of lines of TRIPLES that may be unusable.")

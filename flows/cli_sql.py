@@ -40,7 +40,7 @@ def sql(
     """Query the shards, questions and predictions of a run with SQL.
 
     Every table of the artifacts that are done is a view: entities, relations, triples, facts (triples with names),
-    questions, predictions_seed0, rejects and more. Without a query, the views are listed. Queries only read.
+    questions, predictions_seed0, graph_rejects and more. Without a query, the views are listed. Queries only read.
 
     \b
     Examples:

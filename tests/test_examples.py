@@ -66,6 +66,15 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
 
 
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_help_shows_examples_as_they_are_typed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich takes ``[oracle]`` for markup and leaves it out."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = kgqa(name, "--help").stdout
+    examples = [line.strip() for line in (GROUP.commands[name].help or "").splitlines() if "  kgqa " in line]
+    assert [line for line in examples if line.replace("\\[", "[") not in shown] == []
+
+
 @pytest.mark.usefixtures("data")
 @pytest.mark.parametrize(("command", "where"), SHOWN)
 def test_a_command_that_we_show_is_one_with_a_run_file_and_settings_that_fit(command: str, where: str) -> None:

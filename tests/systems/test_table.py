@@ -19,60 +19,22 @@ from kgqa_core.errors import ConfigError
 from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import Build
 
-TOY = '''
-"""toy: answers with what stands around the topic, without asking anybody."""
-
-from dataclasses import dataclass
-from typing import Any
-
-from kgqa_core.config_base import Section
-from kgqa_core.config_systems import SystemType
-from kgqa_core.systems.answering import answer_with
-from kgqa_core.systems.types import SystemAnswer
-
-
-class ToySection(Section):
-    """Settings of toy."""
-
-    most: int = 3
-
-
-@dataclass(frozen=True)
-class Toy:
-    """Implements System."""
-
-    search: Any
-    most: int
-    needs_topic: bool = True
-    on_rows: bool = True
-
-    def prepare(self, questions):
-        return [None] * len(questions)
-
-    def steps(self, question, prepared):
-        graph, (topic, *_) = self.search.graph, question.topics
-        groups = range(graph.group_ptr[topic], graph.group_ptr[topic + 1])
-        edges = [(int(graph.group_relation[at]), int(graph.edge_tail[graph.edge_ptr[at]])) for at in groups]
-        paths = [(self.search.graph.step(topic, relation, end),) for relation, end in edges[: self.most]]
-        return answer_with(question, [end for _, end in edges[: self.most]], paths)
-        yield
-
-
-TOY = SystemType(lambda parts: Toy(parts.search, parts.settings.most), settings=ToySection, roles=lambda settings: ())
-'''
+DOC = Path(__file__).parents[2] / "docs" / "systems.md"
+(EXAMPLE,) = re.findall(r"^```python\n(.*?)^```$", DOC.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run of a system that somebody wrote: one new file (toy_system.py), and one line of the table."""
-    (tmp_path / "toy_system.py").write_text(TOY, encoding="utf-8")
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run of a system that somebody wrote: one new file (around.py), and one line of the table."""
+    (tmp_path / "around.py").write_text(EXAMPLE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(SYSTEMS, "toy", "toy_system:TOY")
+    monkeypatch.setitem(SYSTEMS, "around", "around:AROUND")
     write_places(tmp_path)
-    systems = "systems: {run: [toy], toy: {most: 2}, variants: {one: {system: toy, settings: {most: 1}}}}\n"
-    (tmp_path / "toy.yaml").write_text(RUN + systems, encoding="utf-8")
+    variant = "variants: {one: {system: around, settings: {most: 1}}}"
+    systems = f"systems: {{run: [around], answered_by: [oracle], around: {{most: 2}}, {variant}}}\n"
+    (tmp_path / "own.yaml").write_text(RUN + systems, encoding="utf-8")
     yield tmp_path
-    sys.modules.pop("toy_system", None)
+    sys.modules.pop("around", None)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -83,22 +45,24 @@ def test_every_line_of_the_table_leads_to_a_system_that_is_settled_by_default(na
 
 
 @pytest.mark.slow
-def test_a_new_system_is_one_new_file_and_one_line(toy: Path, build_stages: Build) -> None:
-    pipeline = Pipeline(read_config(toy / "toy.yaml", [f"runtime.home={toy / 'home'}"]))
+def test_a_new_system_is_one_new_file_and_one_line(own: Path, build_stages: Build) -> None:
+    pipeline = Pipeline(read_config(own / "own.yaml", [f"runtime.home={own / 'home'}"]))
     build_stages(pipeline)
-    for row, most in (("toy", 2), ("one", 1)):
-        table = pq.read_table(pipeline.artifact(f"system-{row}-seed0").folder / "predictions.parquet").to_pylist()
+    for row, most in (("around", 2), ("one", 1)):
+        table = pq.read_table(
+            pipeline.artifact(f"system-{row}-oracle-seed0").folder / "predictions.parquet"
+        ).to_pylist()
         answered = [one for one in table if one["status"] == "answered"]
         assert answered and all(0 < len(one["answer_ids"]) <= most and all(one["faithful"]) for one in answered)
-    assert pipeline.specs["system-one-seed0"].section["settings.most"] == 1
-    assert "lm" not in pipeline.specs  # it asks nobody
+    assert pipeline.specs["system-one-oracle-seed0"].section["settings.most"] == 1
+    assert "lm" not in pipeline.specs  # an oracle answers
 
 
-def test_its_settings_are_checked_as_those_of_any_section(toy: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'systems.toy.moost'.*did you mean 'most'"):
-        read_config(toy / "toy.yaml", [f"runtime.home={toy}", "systems.toy={moost: 2}"])
-    with pytest.raises(ConfigError, match=r"unknown key 'systems.toi'.*toy.*did you mean 'toy'"):
-        read_config(toy / "toy.yaml", [f"runtime.home={toy}", "systems.toi={most: 2}"])
+def test_its_settings_are_checked_as_those_of_any_section(own: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'systems.around.moost'.*did you mean 'most'"):
+        read_config(own / "own.yaml", [f"runtime.home={own}", "systems.around={moost: 2}"])
+    with pytest.raises(ConfigError, match=r"unknown key 'systems.aruond'.*around.*did you mean 'around'"):
+        read_config(own / "own.yaml", [f"runtime.home={own}", "systems.aruond={most: 2}"])
 
 
 def test_a_line_that_leads_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
