@@ -24,7 +24,7 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import csr
-from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
+from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, sorted_distinct
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks
 from kgqa_core.graph.input_files import require_file, scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -134,29 +134,14 @@ def join_blocks(
     unused_filters: Sequence[str] = (),
 ) -> SubgraphReport:
     """Write the blocks of ``folders`` behind one another; ``ids`` are those of all their questions, in order."""
-    num_rows, num_groups, num_edges = (
-        np.array([len(open_array(folder / f"{name}.npy")) for folder in folders], dtype=np.int64)
-        for name in ("entity", "group_relation", "edge_tail")
-    )
+    num_rows = csr.count_values(folders, "entity")
     if num_rows.sum() > MAX_ROWS:
         raise InputError(
             f"the subgraphs hold {num_rows.sum()} entities in all, more than the {MAX_ROWS} that a run can take: "
             "name fewer question files, or cut smaller subgraphs"
         )
-    for name, sizes, shifts, dtype in (
-        ("entity", num_rows, 0 * num_rows, np.int32),
-        ("group_relation", num_groups, 0 * num_groups, np.int32),
-        ("edge_tail", num_edges, counts_before(num_rows), np.int32),
-        ("group_ptr", num_rows, counts_before(num_groups), np.int64),
-        ("edge_ptr", num_groups, counts_before(num_edges), np.int64),
-    ):
-        skip = int(name.endswith("_ptr"))  # pointers have a first 0 each, of which one is kept
-        shape = (skip + int(sizes.sum()),)
-        joined = np.lib.format.open_memmap(out_dir / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
-        joined[:skip] = 0
-        for folder, start, size, shift in zip(folders, skip + counts_before(sizes), sizes, shifts, strict=True):
-            joined[start : start + size] = open_array(folder / f"{name}.npy")[skip:] + shift
-        joined.flush()
+    csr.join_arrays(folders, "entity", 0 * num_rows, out_dir)
+    csr.join_csrs(folders, counts_before(num_rows), out_dir)
     tables = [pq.read_table(folder / BLOCKS_FILE) for folder in folders]
     blocks = pa.concat_tables([schemas.SUBGRAPHS.empty_table().drop_columns("question_id"), *tables])
     blocks = blocks.add_column(0, schemas.SUBGRAPHS.field(0), pa.array(ids, pa.string()))
