@@ -99,7 +99,7 @@ def build_from_dump(
         raise ConfigError(f"dataset.graph.hub_cap = {hub_cap} needs hops; leave it out for the whole dump")
     out_dir.mkdir(parents=True, exist_ok=True)
     with (
-        scratch_folder((limits.temp_directory or out_dir) / "closure.work") as work,
+        scratch_folder(out_dir / "closure.work") as work,
         connect(limits.memory_limit, work, {}) as connection,
     ):
         closure = Closure(dumps, work, connection, limits)

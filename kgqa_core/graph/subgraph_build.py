@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
@@ -30,6 +30,7 @@ from kgqa_core.graph.input_files import require_file, scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
+from kgqa_core.types import MapTasks
 
 Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32
@@ -171,7 +172,6 @@ def join_blocks(
 
 Packed = tuple[Path, int, list[tuple[int, str | None]]]
 """Of one chunk: the folder of its arrays, numbered from 0 on; its number of lines; of each usable one number and id."""
-PackChunks = Callable[[Callable[[Chunk], Packed], Iterable[Chunk]], Iterable[Packed]]
 
 
 def build_subgraphs(
@@ -181,15 +181,15 @@ def build_subgraphs(
     graph: KnowledgeGraph,
     out_dir: Path,
     format: str = "nsm",
-    map_chunks: PackChunks = map,
+    map_chunks: MapTasks = map,
     chunk_bytes: int = 8 * 2**20,
 ) -> SubgraphReport:
     """Build the subgraphs of all usable lines of ``files`` in ``out_dir``.
 
     Lines that cannot be used have none; they are among the rejects of the graph, which was built of the same files.
     ``stems``: what the ids of lines without one begin with, by file (``train`` of ``train-17``); empty: its name.
-    ``map_chunks``: how chunks of about ``chunk_bytes`` are mapped; ``run.cluster.fan_out`` gives one over Dask. Raises
-    InputError where a file is missing, ArtifactError where a label is not in the graph.
+    Chunks are of about ``chunk_bytes``. Raises InputError where a file is missing, ArtifactError where a label is not
+    in the graph.
     """
     folders, ids = list[Path](), list[str]()
     with scratch_folder(out_dir / "parts") as parts:

@@ -27,7 +27,7 @@ from kgqa_core.evaluation.figures import system_row
 from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.lm.calls import Meter
 from kgqa_core.questions.coverage import find_answerable
-from kgqa_core.run.cluster import MapTasks, fan_out, open_cluster
+from kgqa_core.run.cluster import fan_out, open_cluster
 from kgqa_core.run.open import explorer_key, has_generator, model_label, only_existing, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
@@ -36,6 +36,7 @@ from kgqa_core.run.stages.explorer import record_scores
 from kgqa_core.run.stages.tuning import PLAN, model_files, model_recipe, model_stages, plan_stages, prompt_hashes
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.tracking import Recorder
+from kgqa_core.types import MapTasks
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
