@@ -343,11 +343,14 @@ def connect(
 @contextmanager
 def signals_heeded() -> Iterator[None]:
     """Let a signal raise what its handler raises: DuckDB calls the handler, but raises a RuntimeError of its own."""
-    caught: list[int] = []
+    caught: list[BaseException] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-        usual[number](number, frame)
+        try:
+            usual[number](number, frame)
+        except BaseException as raised:
+            caught.append(raised)
+            raise
 
     is_main = threading.current_thread() is threading.main_thread()  # no other gets signals
     handlers = {number: signal.getsignal(number) for number in (signal.valid_signals() if is_main else ())}
@@ -359,7 +362,7 @@ def signals_heeded() -> Iterator[None]:
         yield
     except RuntimeError:
         if caught:
-            usual[caught[-1]](caught[-1], None)
+            raise caught[-1] from None
         raise
     finally:
         for number, handler in usual.items():
