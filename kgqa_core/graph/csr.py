@@ -154,7 +154,7 @@ def join_arrays(folders: Sequence[Path], name: str, shifts: Ints, out_dir: Path)
         write_array_header(stream, dtype, skip + int((count_values(folders, name) - skip).sum()))
         stream.write(np.zeros(skip, dtype).data)
         for folder, shift in zip(folders, shifts, strict=True):
-            stream.write((open_array(folder / f"{name}.npy")[skip:] + shift).astype(dtype).data)
+            stream.write((open_array(folder / f"{name}.npy")[skip:] + dtype.type(shift)).data)
 
 
 def count_values(folders: Sequence[Path], name: str) -> I64:
