@@ -9,16 +9,19 @@ Entity and relation ids follow the sorted order of their labels, so the same gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import ge
-from typing import Literal
+from typing import Any, Literal
 
 from kgqa_core.errors import InputError, shorten
 
 Split = Literal["train", "dev", "test", "gate"]  # gate: releases are compared on it, and nothing learns from it
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 EVERY_SPLIT: tuple[Split, ...] = (*SPLITS, "gate")
+
+MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""How tasks are mapped: ``map``, or ``run.cluster.fan_out`` over Dask; results come in the order of the tasks."""
 
 RelationPath = tuple[int, ...]
 """Relation ids (forward or reverse) from a topic entity on; no entities."""

@@ -59,7 +59,7 @@ def build_rdf(
     profile = PROFILES[format]
     options = DumpOptions(profile, max_reject_ratio=max_reject_ratio, block_bytes=block_bytes)
     (folder / "dump").mkdir(parents=True)
-    parsed = parse_dump(path, folder / "dump", options=options)
+    parsed = parse_dump(path, folder / "dump", journal=folder / "journal", options=options)
     named = {"names_relations": profile.names_relations, "names_iris": format == "rdf"}
     return parsed, build_from_dump([folder / "dump"], [], folder / "graph", hops=None, **named)
 

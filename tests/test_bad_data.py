@@ -182,7 +182,8 @@ def parse(path: Path) -> tuple[int, list[str]]:
     parts.mkdir()
     if suffix in ("nt", "ttl", "rdf"):
         path.write_bytes((NT if suffix == "nt" else b"") + path.read_bytes())  # without a triple it were an error
-        parsed = parse_dump(path, parts, options=DumpOptions(PROFILES["rdf"], max_reject_ratio=1.0))
+        options = DumpOptions(PROFILES["rdf"], max_reject_ratio=1.0)
+        parsed = parse_dump(path, parts, journal=parts / "journal", options=options)
         return parsed.rows["triples"], [reason for reason, count in parsed.rejects.items() for _ in range(count)]
     chunks = list_chunks(path, format=form, columns=TRIPLE_COLUMNS, parts=parts, chunk_bytes=2**20)
     reports = [open_format(form).parse(chunk) for chunk in chunks]

@@ -119,7 +119,7 @@ def read_triples(folder: Path, name: str, data: bytes) -> str:
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir()
     if form == "rdf":
-        return "rejects" if parse_dump(path, parts).rejects else "read"
+        return "rejects" if parse_dump(path, parts, journal=parts / "journal").rejects else "read"
     chunks = list_chunks(path, format=form, columns=TRIPLE_COLUMNS, parts=parts, chunk_bytes=64)
     return "rejects" if sum(sum(open_format(form).parse(chunk).rejects.values()) for chunk in chunks) else "read"
 

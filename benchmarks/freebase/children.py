@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +29,9 @@ def parse(path: str, out: str, threads: int = 1) -> dict[str, Any]:
     """Parse a dump; return what was read and kept, and the bytes on disk."""
     from kgqa_core.graph.dump import parse_dump
 
-    report = parse_dump(Path(path), Path(out), threads=threads)
+    journal = Path(f"{out}.journal")
+    report = parse_dump(Path(path), Path(out), journal=journal, threads=threads)
+    shutil.rmtree(journal)
     return {"lines": report.num_lines, "rows": report.rows, "disk": folder_bytes(Path(out))}
 
 

@@ -31,24 +31,23 @@ from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import formats, input_files
 from kgqa_core.graph.csr import SHARED_NAMES, build_csr, write_csr, write_string_indexes
 from kgqa_core.graph.formats import NAME_COLUMNS, PLAIN, TRIPLE_COLUMNS, ChunkReport, open_format
+from kgqa_core.types import MapTasks
 
 if TYPE_CHECKING:
     import duckdb  # loaded by ``connect``: looking at a run needs none
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
-MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
     """How a build works. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
 
-    map_chunks: MapTasks = map  # how chunks and other tasks are mapped; ``run.cluster.fan_out`` gives one over Dask
+    map_chunks: MapTasks = map  # of chunks and other tasks
     chunk_bytes: int = 8 * 2**20  # of input per chunk
     shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
     memory_limit: str = "2GB"  # DuckDB's own; the process uses more
-    temp_directory: Path | None = None  # where DuckDB spills; None: inside the output folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def _write_graph(
         "raw_name": [report.chunk.part for report in named],
         "raw_listed": [place for report in triples if (place := formats.listed_part(report.chunk.part)).is_file()],
     }
-    with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
+    with connect(limits.memory_limit, out_dir / "parts", parts) as connection:
         num_entities, num_named = _write_entities(connection, parts, entities)
         create_view(connection, "entity", [entities])
         shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
@@ -344,11 +343,14 @@ def connect(
 @contextmanager
 def signals_heeded() -> Iterator[None]:
     """Let a signal raise what its handler raises: DuckDB calls the handler, but raises a RuntimeError of its own."""
-    caught: list[int] = []
+    caught: list[BaseException] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-        usual[number](number, frame)
+        try:
+            usual[number](number, frame)
+        except BaseException as raised:
+            caught.append(raised)
+            raise
 
     is_main = threading.current_thread() is threading.main_thread()  # no other gets signals
     handlers = {number: signal.getsignal(number) for number in (signal.valid_signals() if is_main else ())}
@@ -360,7 +362,7 @@ def signals_heeded() -> Iterator[None]:
         yield
     except RuntimeError:
         if caught:
-            usual[caught[-1]](caught[-1], None)
+            raise caught[-1] from None
         raise
     finally:
         for number, handler in usual.items():

@@ -32,7 +32,7 @@ from kgqa_core.graph.build import (
 from kgqa_core.graph.closure_walk import Closure, Query
 from kgqa_core.graph.csr import SHARED_NAMES, write_string_indexes
 from kgqa_core.graph.dump_rows import LITERAL
-from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
+from kgqa_core.graph.edges import Layout, join_buckets, plan_buckets, write_bucket, write_run
 from kgqa_core.graph.input_files import rebatch, scratch_folder, write_rejects
 from kgqa_core.profiles import MID
 
@@ -99,7 +99,7 @@ def build_from_dump(
         raise ConfigError(f"dataset.graph.hub_cap = {hub_cap} needs hops; leave it out for the whole dump")
     out_dir.mkdir(parents=True, exist_ok=True)
     with (
-        scratch_folder((limits.temp_directory or out_dir) / "closure.work") as work,
+        scratch_folder(out_dir / "closure.work") as work,
         connect(limits.memory_limit, work, {}) as connection,
     ):
         closure = Closure(dumps, work, connection, limits)
@@ -142,8 +142,7 @@ def _write_graph(
     reached = dict(connection.sql("select level, count(*) from reached group by level").fetchall())
     nodes, num_entities = closure.number()
     layout = Layout(num_entities, len(closure.relations), len(passes) - 1)
-    pieces, num_rows, per_relation = _write_triples(closure, nodes, layout, out_dir)
-    per_hop = np.sum([piece.hops for piece in pieces], axis=0).tolist()
+    per_hop, per_relation, num_rows = _write_triples(closure, nodes, layout, out_dir)
     names = _write_entities(closure, nodes, out_dir)
     asked = [pa.array(topics.keys(), pa.string()), pa.array(topics.values(), pa.bool_())]
     connection.register("topic", pa.table(asked, names=["label", "is_name"]))
@@ -189,10 +188,10 @@ def _write_graph(
 
 def _write_triples(
     closure: Closure, nodes: Path, layout: Layout, out_dir: Path
-) -> tuple[list[Piece], int, dict[str, int]]:
+) -> tuple[list[int], dict[str, int], int]:
     """Write triples-NNNN.parquet, relations.parquet and the CSR.
 
-    Returns the pieces of the CSR, the rows that were read of its triples, and the distinct triples of each relation.
+    Returns the distinct triples by the hop that first walks them and by relation, and the rows that they were read of.
     """
     limits = closure.limits
     relations = closure.new_file("relations")
@@ -208,14 +207,15 @@ def _write_triples(
     runs = [run for found, _, _ in made for run in found]
     used = sorted({relation for _, found, _ in made for relation in found})
     buckets = plan_buckets(runs, used, layout, limits.shard_rows, closure.work)
-    pieces = list(limits.map_chunks(write_bucket, buckets))
-    join_pieces(pieces, layout.num_entities, out_dir)
+    per_hop, per_relation = zip(*limits.map_chunks(write_bucket, buckets), strict=True)
+    join_buckets(buckets, out_dir)
     labels = [closure.relations[relation] for relation in used]
-    counts = np.array([piece.relations for piece in pieces], np.int64).sum(axis=0)
+    counts = np.sum(per_relation, axis=0)
     ids = np.arange(len(used), dtype=np.int32)
     table = pa.table([ids, labels, labels, counts, [None] * len(used)], schema=schemas.RELATIONS)
     pq.write_table(table, out_dir / "relations.parquet", compression="zstd")
-    return pieces, sum(num_rows for _, _, num_rows in made), dict(zip(labels, counts.tolist(), strict=True))
+    num_rows = sum(num_rows for _, _, num_rows in made)
+    return np.sum(per_hop, axis=0).tolist(), dict(zip(labels, counts.tolist(), strict=True)), num_rows
 
 
 def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, Any]:

@@ -107,13 +107,18 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
     owner[forward_at], owner[backward_at] = heads, tails[order]
     relation[forward_at], relation[backward_at] = relations, relations[order] + num_relations
     edge_tail[forward_at], edge_tail[backward_at] = tails, heads[order]
-    starts_group = np.append(True, (owner[1:] != owner[:-1]) | (relation[1:] != relation[:-1]))
-    starts = np.flatnonzero(starts_group[: len(owner)])  # none where there is no triple
+    return group_edges(owner, relation, edge_tail, num_entities)
+
+
+def group_edges(owners: Ints, relations: Ints, tails: Ints, num_entities: int) -> Csr:
+    """Return the CSR of edges in both directions that are sorted by (owner, relation, tail); three arrays [2E]."""
+    starts_group = np.append(True, (owners[1:] != owners[:-1]) | (relations[1:] != relations[:-1]))
+    starts = np.flatnonzero(starts_group[: len(owners)])  # none where there is no triple
     return Csr(
-        group_ptr=read_only(np.append(0, np.cumsum(np.bincount(owner[starts], minlength=num_entities)))),
-        group_relation=read_only(relation[starts]),
-        edge_ptr=read_only(np.append(starts, len(owner)).astype(np.int64)),
-        edge_tail=read_only(edge_tail),
+        group_ptr=read_only(np.append(0, np.cumsum(np.bincount(owners[starts], minlength=num_entities)))),
+        group_relation=read_only(relations[starts]),
+        edge_ptr=read_only(np.append(starts, len(owners)).astype(np.int64)),
+        edge_tail=read_only(tails),
     )
 
 
@@ -126,6 +131,35 @@ def write_csr(csr: Csr, folder: Path) -> None:
     """Write each array as ``<name>.npy``."""
     for name, array in csr._asdict().items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
+
+
+def join_csrs(folders: Sequence[Path], first_tails: Ints, out_dir: Path) -> None:
+    """Write what ``write_csr`` wrote of entities that follow one another as one CSR, holding one array at a time.
+
+    ``first_tails`` [number of folders]: the entity that each counts its tails from.
+    """
+    no_shift = np.zeros(len(folders), np.int64)
+    num_groups, num_edges = (count_values(folders, name) for name in ("group_relation", "edge_tail"))
+    join_arrays(folders, "group_ptr", counts_before(num_groups), out_dir)
+    join_arrays(folders, "group_relation", no_shift, out_dir)
+    join_arrays(folders, "edge_ptr", counts_before(num_edges), out_dir)
+    join_arrays(folders, "edge_tail", first_tails, out_dir)
+
+
+def join_arrays(folders: Sequence[Path], name: str, shifts: Ints, out_dir: Path) -> None:
+    """Write an array of each folder behind that of the one before, its values shifted; pointers begin with one 0."""
+    skip = int(name.endswith("_ptr"))
+    dtype = np.dtype(np.int64 if skip else np.int32)
+    with (out_dir / f"{name}.npy").open("wb") as stream:
+        write_array_header(stream, dtype, skip + int((count_values(folders, name) - skip).sum()))
+        stream.write(np.zeros(skip, dtype).data)
+        for folder, shift in zip(folders, shifts, strict=True):
+            stream.write((open_array(folder / f"{name}.npy")[skip:] + dtype.type(shift)).data)
+
+
+def count_values(folders: Sequence[Path], name: str) -> I64:
+    """Return how many values an array has in each folder."""
+    return np.array([len(open_array(folder / f"{name}.npy")) for folder in folders], np.int64)
 
 
 def open_csr(folder: Path, num_entities: int, num_relations: int, num_triples: int) -> Csr:

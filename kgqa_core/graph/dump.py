@@ -55,9 +55,9 @@ def parse_dump(
     path: Path,
     out_dir: Path,
     *,
+    journal: Path,
     options: DumpOptions | None = None,
     threads: int = 1,
-    journal: Path | None = None,
     progress: Progress | None = None,
 ) -> DumpReport:
     """Write what is kept of a dump to ``out_dir``.
@@ -65,36 +65,31 @@ def parse_dump(
     This existing folder receives ``triples-``, ``types-`` and ``names-NNNNN.parquet``, ``relations.parquet``,
     ``rejects.parquet`` and ``dump.json``. The dump is N-Triples, unless its suffix is another of ``SYNTAXES``, plain or
     as gzip of any number of members.
-    ``journal``: folder in which finished parts wait and from which a later call goes on; None: none is kept.
+    ``journal``: folder in which finished parts wait and from which a later call goes on; it stays there.
 
     Raises InputError where the file is missing, truncated, damaged or no N-Triples, too many lines are malformed, or no
     triple is kept: nothing is left then. OSError where the disk is full: the journal is left.
     """
     options = replace(options or DumpOptions(), is_quads=syntax_of(path) == ".nq")
-    folder = journal or out_dir / ".parts"
     try:
-        total, num_parts = _open_journal(path, options, folder)
+        total, num_parts = _open_journal(path, options, journal)
         blocks = _read(path, options, total["text"]["bytes"], threads, progress)
         while True:
             check_rejects(
-                _rejects(num_parts, folder),
+                _rejects(num_parts, journal),
                 num_rejects=total["lines"]["malformed"],
                 num_rows=total["text"]["lines"] - total["lines"]["blank"],
                 max_ratio=options.max_reject_ratio,
             )
-            counts = _write_part(path, blocks, folder, num_parts, total["text"]["lines"], options.blocks_per_part)
+            counts = _write_part(path, blocks, journal, num_parts, total["text"]["lines"], options.blocks_per_part)
             if counts is None:
                 break
             _add(total, counts)
             num_parts += 1
-        report = _publish(path, total, num_parts, folder, out_dir, options)
-    except BaseException as problem:
-        if journal is None or isinstance(problem, InputError):
-            shutil.rmtree(folder, ignore_errors=True)
+        return _publish(path, total, num_parts, journal, out_dir, options)
+    except InputError:
+        shutil.rmtree(journal, ignore_errors=True)
         raise
-    if journal is None:
-        shutil.rmtree(folder)
-    return report
 
 
 def _open_journal(path: Path, options: DumpOptions, folder: Path) -> tuple[Counts, int]:

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
-from kgqa_core.graph.csr import open_array, write_array_header
+from kgqa_core.graph.csr import group_edges, join_csrs, open_array, write_csr
 
 RANGES = 4096
+TRIPLES_FILE = "triples.parquet"  # the shard, in the folder of a bucket
 
 
 class Layout:
@@ -39,8 +40,8 @@ class Layout:
         self.width = max(1, -(-num_entities // RANGES))  # owners of a range
 
 
-def write_run(triples: Sequence[NDArray[Any]], layout: Layout, stem: Path) -> Path:
-    """Write both edges of triples (heads, relations, tails, hops; each [E]) to ``<stem>-{owner,key,counts}.npy``."""
+def write_run(triples: Sequence[NDArray[Any]], layout: Layout, folder: Path) -> Path:
+    """Write both edges of triples (heads, relations, tails, hops; each [E]) to owner, key and counts in ``folder``."""
     heads, relations, tails, hops = triples
     owners = np.concatenate([heads, tails])
     keys = np.concatenate([relations, relations + layout.num_relations]).astype(np.uint64)
@@ -49,15 +50,11 @@ def write_run(triples: Sequence[NDArray[Any]], layout: Layout, stem: Path) -> Pa
     ranges = (owners // layout.width).astype(np.uint16)
     order = np.argsort(ranges, kind="stable")  # of 16 bits: a radix sort
     counts = [np.bincount(given, minlength=RANGES) for given in (ranges, ranges[: len(heads)])]
-    for name, array in (("owner", owners[order]), ("key", keys[order]), ("counts", np.array(counts))):
-        save_array(Path(f"{stem}-{name}.npy"), array)
-    return stem
-
-
-def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write a ``.npy`` file, whole or not at all."""
-    with written_whole(path) as temporary, temporary.open("wb") as stream:
-        np.save(stream, array, allow_pickle=False)
+    with written_whole(folder) as made:
+        made.mkdir()
+        for name, array in (("owner", owners[order]), ("key", keys[order]), ("counts", np.array(counts))):
+            np.save(made / f"{name}.npy", array, allow_pickle=False)
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +67,7 @@ class Bucket:
     runs: tuple[Path, ...]
     layout: Layout
     relations: tuple[int, ...]  # those with a triple, ascending: their places are the relation ids
-    stem: Path  # -> <stem>-{groups,relation,size,tail}.npy and <stem>-triples.parquet
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What ``write_bucket`` wrote."""
-
-    bucket: Bucket
-    num_groups: int
-    num_edges: int
-    hops: tuple[int, ...]  # triples by the hop that first walks them
-    relations: tuple[int, ...]  # triples by relation id
+    folder: Path
 
 
 def plan_buckets(
@@ -90,7 +76,7 @@ def plan_buckets(
     """Cut the owners into buckets of at most ``2 * shard_rows`` edges, or of one range of owners."""
     counts = np.zeros((2, RANGES), np.int64)  # all edges, forward ones
     for run in runs:
-        counts += open_array(Path(f"{run}-counts.npy"))
+        counts += open_array(run / "counts.npy")
     num_ranges = -(-layout.num_entities // layout.width)
     buckets: list[Bucket] = []
     low = shards = 0
@@ -100,15 +86,18 @@ def plan_buckets(
             total += int(counts[0, high])
             high += 1
         has_heads = bool(counts[1, low:high].any())
-        stem = work / f"bucket-{len(buckets):05d}"
-        buckets.append(Bucket(low, high, shards if has_heads else None, tuple(runs), layout, tuple(relations), stem))
+        folder = work / f"bucket-{len(buckets):05d}"
+        buckets.append(Bucket(low, high, shards if has_heads else None, tuple(runs), layout, tuple(relations), folder))
         shards += has_heads
         low = high
     return buckets
 
 
-def write_bucket(bucket: Bucket) -> Piece:
-    """Sort the edges of one bucket, drop repeats, write its shard and its piece of the CSR."""
+def write_bucket(bucket: Bucket) -> tuple[list[int], list[int]]:
+    """Sort the edges of one bucket, drop repeats, write its shard and its piece of the CSR.
+
+    Returns how many triples it has by the hop that first walks them, and by relation id.
+    """
     layout = bucket.layout
     first = bucket.low * layout.width
     owners, keys = _sorted_edges(bucket, first)
@@ -121,38 +110,26 @@ def write_bucket(bucket: Bucket) -> Piece:
     ids[layout.num_relations :] = ids[: layout.num_relations] + num_relations
     relations = ids[(edges >> np.uint64(layout.other_bits)).astype(np.int64)]
     others = (edges & np.uint64((1 << layout.other_bits) - 1)).astype(np.int32)
-    changes = (owners[1:] != owners[:-1]) | (relations[1:] != relations[:-1])
-    starts = np.flatnonzero(np.append(True, changes)[: len(owners)])
     num_owners = min(bucket.high * layout.width, layout.num_entities) - first
-    arrays = {
-        "groups": np.bincount(owners[starts] - first, minlength=num_owners),
-        "relation": relations[starts],
-        "size": np.diff(np.append(starts, len(owners))),
-        "tail": others,
-    }
-    for name, array in arrays.items():
-        save_array(Path(f"{bucket.stem}-{name}.npy"), array)
     forward = np.flatnonzero(relations < num_relations)
-    if bucket.shard is not None:
-        columns = [owners[forward], relations[forward], others[forward]]
-        with written_whole(Path(f"{bucket.stem}-triples.parquet")) as out:
-            pq.write_table(pa.table(columns, schema=schemas.TRIPLES), out, compression="zstd", use_dictionary=False)
-    return Piece(
-        bucket,
-        num_groups=len(starts),
-        num_edges=len(owners),
-        hops=tuple(np.bincount(hops[forward], minlength=layout.max_hop + 1).tolist()),
-        relations=tuple(np.bincount(relations[forward], minlength=num_relations).tolist()),
-    )
+    with written_whole(bucket.folder) as made:
+        made.mkdir()
+        write_csr(group_edges(owners - np.int32(first), relations, others, num_owners), made)
+        if bucket.shard is not None:
+            table = pa.table([owners[forward], relations[forward], others[forward]], schema=schemas.TRIPLES)
+            pq.write_table(table, made / TRIPLES_FILE, compression="zstd", use_dictionary=False)
+    per_hop = np.bincount(hops[forward], minlength=layout.max_hop + 1)
+    per_relation = np.bincount(relations[forward], minlength=num_relations)
+    return per_hop.tolist(), per_relation.tolist()
 
 
 def _sorted_edges(bucket: Bucket, first: int) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
     """Return owners and keys of a bucket's edges, ascending."""
     found: tuple[list[Any], list[Any]] = ([], [])
     for run in bucket.runs:
-        ends = np.append(0, np.cumsum(open_array(Path(f"{run}-counts.npy"))[0]))
+        ends = np.append(0, np.cumsum(open_array(run / "counts.npy")[0]))
         for name, arrays in zip(("owner", "key"), found, strict=True):
-            arrays.append(open_array(Path(f"{run}-{name}.npy"))[ends[bucket.low] : ends[bucket.high]])
+            arrays.append(open_array(run / f"{name}.npy")[ends[bucket.low] : ends[bucket.high]])
     owners, keys = (np.concatenate(arrays) for arrays in found)
     layout = bucket.layout
     bits = np.uint64((2 * layout.num_relations).bit_length() + layout.other_bits + layout.hop_bits)
@@ -164,32 +141,12 @@ def _sorted_edges(bucket: Bucket, first: int) -> tuple[NDArray[np.int32], NDArra
     return (whole >> bits).astype(np.int32) + np.int32(first), whole & ((np.uint64(1) << bits) - np.uint64(1))
 
 
-def join_pieces(pieces: Sequence[Piece], num_entities: int, folder: Path) -> None:
-    """Move the shards to ``folder``, write the four arrays of the CSR there, and remove the pieces and the runs."""
-    num_groups, num_edges = sum(piece.num_groups for piece in pieces), sum(piece.num_edges for piece in pieces)
-    for name, source, length in (("group_relation", "relation", num_groups), ("edge_tail", "tail", num_edges)):
-        with (folder / f"{name}.npy").open("wb") as stream:
-            write_array_header(stream, np.dtype(np.int32), length)
-            for piece in pieces:
-                stream.write(_read(piece, source).astype(np.int32).data)
-    for name, source, length in (("group_ptr", "groups", num_entities), ("edge_ptr", "size", num_groups)):
-        with (folder / f"{name}.npy").open("wb") as stream:
-            write_array_header(stream, np.dtype(np.int64), length + 1)
-            last = np.zeros(1, np.int64)
-            stream.write(last.data)
-            for piece in pieces:
-                pointers = last + np.cumsum(_read(piece, source))
-                stream.write(pointers.data)
-                last = pointers[-1:] if len(pointers) else last
-    for piece in pieces:
-        if piece.bucket.shard is not None:
-            shutil.move(f"{piece.bucket.stem}-triples.parquet", folder / f"triples-{piece.bucket.shard:04d}.parquet")
-        for name in ("groups", "relation", "size", "tail"):
-            Path(f"{piece.bucket.stem}-{name}.npy").unlink()
-    for run in pieces[0].bucket.runs:
-        for name in ("owner", "key", "counts"):
-            Path(f"{run}-{name}.npy").unlink()
-
-
-def _read(piece: Piece, name: str) -> NDArray[Any]:
-    return open_array(Path(f"{piece.bucket.stem}-{name}.npy"))
+def join_buckets(buckets: Sequence[Bucket], out_dir: Path) -> None:
+    """Move the shards of buckets to ``out_dir``, join their pieces of the CSR there, and remove them and the runs."""
+    folders = [bucket.folder for bucket in buckets]
+    join_csrs(folders, np.zeros(len(buckets), np.int64), out_dir)
+    for bucket in buckets:
+        if bucket.shard is not None:
+            shutil.move(bucket.folder / TRIPLES_FILE, out_dir / f"triples-{bucket.shard:04d}.parquet")
+    for folder in (*folders, *buckets[0].runs):
+        shutil.rmtree(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
@@ -24,12 +24,13 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import csr
-from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
+from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, sorted_distinct
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks
 from kgqa_core.graph.input_files import require_file, scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
+from kgqa_core.types import MapTasks
 
 Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32
@@ -134,29 +135,14 @@ def join_blocks(
     unused_filters: Sequence[str] = (),
 ) -> SubgraphReport:
     """Write the blocks of ``folders`` behind one another; ``ids`` are those of all their questions, in order."""
-    num_rows, num_groups, num_edges = (
-        np.array([len(open_array(folder / f"{name}.npy")) for folder in folders], dtype=np.int64)
-        for name in ("entity", "group_relation", "edge_tail")
-    )
+    num_rows = csr.count_values(folders, "entity")
     if num_rows.sum() > MAX_ROWS:
         raise InputError(
             f"the subgraphs hold {num_rows.sum()} entities in all, more than the {MAX_ROWS} that a run can take: "
             "name fewer question files, or cut smaller subgraphs"
         )
-    for name, sizes, shifts, dtype in (
-        ("entity", num_rows, 0 * num_rows, np.int32),
-        ("group_relation", num_groups, 0 * num_groups, np.int32),
-        ("edge_tail", num_edges, counts_before(num_rows), np.int32),
-        ("group_ptr", num_rows, counts_before(num_groups), np.int64),
-        ("edge_ptr", num_groups, counts_before(num_edges), np.int64),
-    ):
-        skip = int(name.endswith("_ptr"))  # pointers have a first 0 each, of which one is kept
-        shape = (skip + int(sizes.sum()),)
-        joined = np.lib.format.open_memmap(out_dir / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
-        joined[:skip] = 0
-        for folder, start, size, shift in zip(folders, skip + counts_before(sizes), sizes, shifts, strict=True):
-            joined[start : start + size] = open_array(folder / f"{name}.npy")[skip:] + shift
-        joined.flush()
+    csr.join_arrays(folders, "entity", 0 * num_rows, out_dir)
+    csr.join_csrs(folders, counts_before(num_rows), out_dir)
     tables = [pq.read_table(folder / BLOCKS_FILE) for folder in folders]
     blocks = pa.concat_tables([schemas.SUBGRAPHS.empty_table().drop_columns("question_id"), *tables])
     blocks = blocks.add_column(0, schemas.SUBGRAPHS.field(0), pa.array(ids, pa.string()))
@@ -186,7 +172,6 @@ def join_blocks(
 
 Packed = tuple[Path, int, list[tuple[int, str | None]]]
 """Of one chunk: the folder of its arrays, numbered from 0 on; its number of lines; of each usable one number and id."""
-PackChunks = Callable[[Callable[[Chunk], Packed], Iterable[Chunk]], Iterable[Packed]]
 
 
 def build_subgraphs(
@@ -196,15 +181,15 @@ def build_subgraphs(
     graph: KnowledgeGraph,
     out_dir: Path,
     format: str = "nsm",
-    map_chunks: PackChunks = map,
+    map_chunks: MapTasks = map,
     chunk_bytes: int = 8 * 2**20,
 ) -> SubgraphReport:
     """Build the subgraphs of all usable lines of ``files`` in ``out_dir``.
 
     Lines that cannot be used have none; they are among the rejects of the graph, which was built of the same files.
     ``stems``: what the ids of lines without one begin with, by file (``train`` of ``train-17``); empty: its name.
-    ``map_chunks``: how chunks of about ``chunk_bytes`` are mapped; ``run.cluster.fan_out`` gives one over Dask. Raises
-    InputError where a file is missing, ArtifactError where a label is not in the graph.
+    Chunks are of about ``chunk_bytes``. Raises InputError where a file is missing, ArtifactError where a label is not
+    in the graph.
     """
     folders, ids = list[Path](), list[str]()
     with scratch_folder(out_dir / "parts") as parts:

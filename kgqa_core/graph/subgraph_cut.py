@@ -12,7 +12,7 @@ A score is a sum in a fixed order over the edges of its own question, so it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -32,6 +32,7 @@ from kgqa_core.graph.expand import Expander, Expansion, match_relations, read_cv
 from kgqa_core.graph.input_files import scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import Block, Listed, SubgraphReport, flatten, join_blocks, pack_block
+from kgqa_core.types import MapTasks
 
 RESTART = 0.8
 NUM_STEPS = 8
@@ -43,7 +44,6 @@ QUESTIONS_FILE = "questions.parquet"
 WRITTEN = schemas.SUBGRAPH_TRIPLES.set(
     0, pa.field("question_id", pa.dictionary(pa.int32(), pa.string()), nullable=False)
 )
-CutMap = Callable[[Callable[["Bucket"], list[Path]], Iterable["Bucket"]], Iterable[list[Path]]]
 
 
 class Bucket(NamedTuple):
@@ -65,7 +65,7 @@ def cut_subgraphs(
     graph: KnowledgeGraph,
     cut: SubgraphSection,
     out_dir: Path,
-    map_buckets: CutMap = map,
+    map_buckets: MapTasks = map,
     bucket_questions: int = BUCKET_QUESTIONS,
 ) -> SubgraphReport:
     """Cut the subgraphs of all questions of an artifact, linked to ``graph``, into ``out_dir``, a bucket at a time."""

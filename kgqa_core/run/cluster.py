@@ -22,6 +22,7 @@ from kgqa_core.addresses import mount_of
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.types import MapTasks
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""A stand-in for ``map``: results in the items' order."""
 
 POLL_SECONDS = 5.0  # between two looks at whether there still is a worker
 PATIENCE_SECONDS = 120.0  # without any worker; a killed one is back within a few

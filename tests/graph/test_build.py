@@ -244,7 +244,10 @@ def test_a_folder_that_holds_no_graph_says_what_to_do(tmp_path: Path, films: Kno
 def test_a_signal_that_comes_while_duckdb_works_raises_what_its_handler_raises(
     tmp_path: Path, ended: type[BaseException]
 ) -> None:
+    handled: list[int] = []
+
     def handle(number: int, frame: object) -> None:
+        handled.append(number)
         raise ended
 
     before = signal.signal(signal.SIGALRM, handle)
@@ -252,6 +255,7 @@ def test_a_signal_that_comes_while_duckdb_works_raises_what_its_handler_raises(
         with pytest.raises(ended), connect("1GB", tmp_path, {}) as connection:
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             connection.sql("select sum(a.range * b.range) from range(20000) a, range(20000) b").fetchall()
+        assert handled == [signal.SIGALRM]
         assert signal.getsignal(signal.SIGALRM) is handle
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -40,12 +40,12 @@ def contents(folder: Path) -> Contents:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def parse(dump: Path, out: Path, options: DumpOptions = SMALL, **more: Any) -> Contents:
+def parse(dump: Path, out: Path, options: DumpOptions = SMALL, *, journal: Path | None = None, **more: Any) -> Contents:
     """Parse a dump into an empty folder, and return its files."""
     out.mkdir(exist_ok=True)
     for file in out.iterdir():  # as the artifact store does
         file.unlink()
-    parse_dump(dump, out, options=options, **more)
+    parse_dump(dump, out, journal=journal or out.with_suffix(".journal"), options=options, **more)
     return contents(out)
 
 
@@ -55,7 +55,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DumpReport]:
     folder = tmp_path_factory.mktemp("kinds")
     (folder / "dump.nt").write_bytes(b"\n".join(one for _, one in EVERY_LINE) + b"\n" + lines.TRUNCATED)
     (folder / "out").mkdir()
-    return folder / "out", parse_dump(folder / "dump.nt", folder / "out", options=SMALL)
+    return folder / "out", parse_dump(folder / "dump.nt", folder / "out", journal=folder / "journal", options=SMALL)
 
 
 def test_every_malformed_line_is_rejected_with_its_number_reason_and_text(parsed: tuple[Path, DumpReport]) -> None:
@@ -112,7 +112,8 @@ def test_what_is_kept_is_what_the_lines_say(parsed: tuple[Path, DumpReport]) -> 
 @pytest.mark.realdata
 @pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA names no folder with freebase/")
 def test_real_lines(tmp_path: Path) -> None:
-    report = parse_dump(Path(os.environ["KGQA_DATA"]) / "freebase" / "sample.nt.gz", tmp_path)
+    sample = Path(os.environ["KGQA_DATA"]) / "freebase" / "sample.nt.gz"
+    report = parse_dump(sample, tmp_path, journal=tmp_path / "journal")
     assert (report.num_lines, report.rejects) == (93207, {})
     assert [report.lines[kind] for kind in ("triple", "name", "type", "noise")] == [76794, 13422, 1524, 1467]
 
@@ -276,7 +277,8 @@ def test_a_full_disk_leaves_the_finished_parts(
 @pytest.mark.parametrize(("as_triples", "expected"), [(False, 1), (True, 3)])
 def test_types_are_triples_where_they_should_be(tmp_path: Path, as_triples: bool, expected: int) -> None:
     (tmp_path / "dump.nt").write_bytes(b"\n".join(lines.WELL_FORMED["type"] + lines.WELL_FORMED["triple"][:1]))
-    report = parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(replace(FREEBASE, keep_types=as_triples)))
+    options = DumpOptions(replace(FREEBASE, keep_types=as_triples))
+    report = parse_dump(tmp_path / "dump.nt", tmp_path, journal=tmp_path / "journal", options=options)
     assert report.rows == {"names": 0, "triples": expected, "types": 2}
 
 
@@ -285,6 +287,7 @@ def test_another_language(tmp_path: Path) -> None:
     parse_dump(
         tmp_path / "dump.nt",
         tmp_path,
+        journal=tmp_path / "journal",
         options=DumpOptions(replace(FREEBASE, language=("zh-Hant",)), max_reject_ratio=1),
     )
     names = pq.read_table(tmp_path / "names-00000.parquet").to_pylist()

@@ -150,7 +150,7 @@ def test_files_share_entities_and_no_blank_nodes_and_one_may_hold_names_alone(tm
         (tmp_path / name).write_text(text, encoding="utf-8")
         dumps.append(tmp_path / f"dump-{name}")
         dumps[-1].mkdir()
-        parse_dump(tmp_path / name, dumps[-1], options=DumpOptions(PROFILES["rdf"]))
+        parse_dump(tmp_path / name, dumps[-1], journal=tmp_path / "journal", options=DumpOptions(PROFILES["rdf"]))
     build_from_dump(dumps, [], tmp_path / "graph", hops=None)
     graph = open_graph(tmp_path / "graph")
     assert graph.num_entities == 4 + 4  # each marriage is of one couple

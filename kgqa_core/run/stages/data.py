@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -29,11 +28,12 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.profiles import SYNTAXES
 from kgqa_core.questions.build import build_questions, read_topics
 from kgqa_core.questions.formats import list_files, question_files
-from kgqa_core.run.cluster import MapTasks, chunk_mapper
+from kgqa_core.run.cluster import chunk_mapper
 from kgqa_core.run.open import graph_of, search_graph
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.tracking import Recorder
+from kgqa_core.types import MapTasks
 
 DUMP = "dump-"  # + the name of a dump file: the key of its stage
 TOPICS_FILE = "topics.parquet"
@@ -223,11 +223,12 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, recorder: Recorder) -> None:
     dumps = [run.artifact(key).folder for key in run.specs if key.startswith(DUMP)]
     allowed = min(base.size_in_bytes(section.memory_limit) for section in (run.config.runtime, run.config.cluster))
-    memory_limit, spill = f"{int(DUCKDB_SHARE * allowed) // 2**20}MiB", folder / "spill"
-    spill.mkdir()
+    memory_limit = f"{int(DUCKDB_SHARE * allowed) // 2**20}MiB"
     has_topics = source.hops is not None
     asked = pq.read_table(run.artifact("topics").folder / TOPICS_FILE)["label"].to_pylist() if has_topics else []
-    named = labels_named(asked, dumps, ids=IDS[source.format], memory_limit=memory_limit, temp_directory=spill)
+    named = labels_named(
+        asked, dumps, ids=IDS[source.format], memory_limit=memory_limit, temp_directory=folder / "spill"
+    )
     parts = [path for dump in dumps for path in dump.glob("triples-*.parquet")]
     with chunk_mapper(run, parts, "building the closure") as map_tasks:
         report = build_from_dump(
@@ -240,9 +241,8 @@ def _build_closure(run: Pipeline, source: base.DumpSection, folder: Path, record
             names_relations=source.profile.names_relations,
             names_iris=source.format == "rdf",
             named=named,
-            limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
+            limits=BuildLimits(map_tasks, memory_limit=memory_limit),
         )
-    shutil.rmtree(spill)
     names = ("num_entities", "num_relations", "num_triples", "num_topics_missing", "num_hubs", "num_named")
     recorder.metrics(report, *names)
 
