@@ -35,7 +35,6 @@ from kgqa_core.run.stages.explorer import record_scores
 from kgqa_core.run.stages.tuning import PLAN, model_files, model_recipe, model_stages, plan_stages, prompt_hashes
 from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.tracking import Recorder
-from kgqa_core.types import MapTasks
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
