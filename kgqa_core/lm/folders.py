@@ -293,7 +293,7 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
         f"the adapter {adapter} cannot be put on this model ({kind}): SAID. It is for another base, or damaged: give "
         "the base model that it was trained for, or save it again"
     ):
-        trained = set(tensor_shapes(adapter))
+        trained = set(tensor_shapes(adapter, is_adapter=True))
         try_patterns(read_json(adapter / "adapter_config.json"), [name for name, _ in model.named_modules()], adapter)
         with quiet_peft():
             if isinstance(model, peft.PeftModel):
@@ -313,10 +313,12 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
     return model
 
 
-def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of the folder's safetensors, from the files' heads."""
+def tensor_shapes(folder: Path, *, is_adapter: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a model's safetensors, or an adapter's beside them, from the files' heads."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
+        if path.name.startswith("adapter_") != is_adapter:
+            continue
         with _refused(f"{path} is damaged: SAID. Copy it again"), safe_open(str(path), framework="pt") as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     return shapes
@@ -359,10 +361,10 @@ def encode_prompts(tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]
     rows = tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"]
     end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
     nothing = [end if begin is None else begin]  # a model must read something
-    ended = [
-        row[-1:] == [end] and not text.endswith(tokenizer.eos_token) for row, text in zip(rows, texts, strict=True)
-    ]
-    return [(row[:-1] if is_ended else row) or nothing for row, is_ended in zip(rows, ended, strict=True)]
+    for row, text in zip(rows, texts, strict=True):
+        if row[-1:] == [end] and not text.endswith(tokenizer.eos_token):
+            row.pop()
+    return [row or nothing for row in rows]
 
 
 def encode_answers(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
