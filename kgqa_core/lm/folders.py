@@ -27,14 +27,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from kgqa_core.errors import ConfigError, InputError, KgqaError, did_you_mean, is_out_of_memory, nearest_beside, shorten
 from kgqa_core.lm.patterns import try_patterns
 from kgqa_core.lm.types import Prompt
-from kgqa_core.text.transformer import require_safe_index
+from kgqa_core.text.transformer import PICKLED, require_safe_index
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantise = Literal["none", "int8", "int4"]
 HashFile = Callable[[Path], str]  # SHA-256, hexadecimal; ``FileHashes.hash`` remembers those of large files
 ABOUT = "kgqa.json"  # beside an adapter that was trained here: which base it is for
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 # Templates that tell the day tell this one, which is Llama's own where it knows none: calls are kept for other days.
 ONE_DAY = "{%- macro strftime_now(form) %}26 Jul 2024{% endmacro -%}"
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
