@@ -16,6 +16,7 @@ ADDRESS = re.compile(r"(?!models:)([A-Za-z][A-Za-z0-9+.-]*)://(([^/]*)/?(.*))", 
 STORES = ("s3", "gs")
 VARIABLES = ("KGQA_DATA", "KGQA_HOME")  # what paths may hold as ${...}
 LOCAL = "a file beside the configuration, with the keys data and home"
+MOUNTS, ESCAPED = Path("/proc/mounts"), re.compile(r"\\([0-7]{3})")  # blanks in it are written \040
 LEGAL_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]+")
 
 
@@ -91,8 +92,11 @@ def resolve_path(given: Any, info: ValidationInfo) -> Any:
 def mount_of(path: Path) -> tuple[str, str, str]:
     """Return device, place and kind of the mount that a path lies on; empty where the system does not tell."""
     try:
-        mounts = [line.split()[:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+        lines = MOUNTS.read_text(encoding="utf-8").splitlines()
     except OSError:  # no Linux
         return "", "", ""
+    mounts = [
+        [ESCAPED.sub(lambda found: chr(int(found[1], 8)), part) for part in line.split(" ")[:3]] for line in lines
+    ]
     own = [(device, place, kind) for device, place, kind in mounts if path.resolve().is_relative_to(place)]
     return max(own, key=lambda mount: len(mount[1]), default=("", "", ""))

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
 
+from kgqa_core.addresses import resolve_path
 from kgqa_core.config_base import Section, Seeds, Share, name_in, open_entry
 from kgqa_core.config_lm import ROLES, Role, RolesSection
 from kgqa_core.errors import ConfigError, with_nearest
@@ -83,11 +84,17 @@ class OracleSection(Section):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+def _in_the_file(settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    """Read a row's paths as those of the system's own section are read."""
+    return {name: resolve_path(value, info) if name in PLACES else value for name, value in settings.items()}
+
+
 class VariantSection(Section):
     """A system under other settings, as a row of its own: an ablation, or one point of a sweep."""
 
     system: SystemName
-    settings: dict[str, Any] = Field(default_factory=dict)  # over those of the system's section
+    # Over those of the system's section:
+    settings: Annotated[dict[str, Any], AfterValidator(_in_the_file)] = Field(default_factory=dict)
     answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] | None = None  # None: as all
     roles: RolesSection = RolesSection()  # over those of the run
 

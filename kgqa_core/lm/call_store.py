@@ -20,7 +20,6 @@ from kgqa_core.lm.types import Decoding, Generation, Prompt
 
 KEY_VERSION = 1  # raise it when the meaning of a field of Prompt or Decoding moves
 PATIENCE = 120.0  # seconds that one process waits for the commits of others
-MAX_ASKED = 500  # keys of one query
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: an unknown file format
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "fuse")  # kinds of mounts
 TABLE = """CREATE TABLE calls (
@@ -102,17 +101,15 @@ class CallStore:
 
     def get(self, keys: Iterable[str]) -> dict[str, Kept]:
         """Return what is kept under those of ``keys`` that are known."""
-        wanted, found, bad = list(dict.fromkeys(keys)), {}, []
+        found, bad = dict[str, Kept](), []
         with self._in_use():
-            for start in range(0, len(wanted), MAX_ASKED):
-                part = wanted[start : start + MAX_ASKED]
-                query = f"SELECT * FROM calls WHERE key IN ({','.join('?' * len(part))})"
-                for *row, digest in self._database.execute(query, part):
-                    if digest == _digest(row):
-                        key, text, log_prob, num_tokens, finished, *cost = row
-                        found[key] = Kept(Generation(text, log_prob, num_tokens, bool(finished)), *cost)
-                    else:
-                        bad.append((row[0],))
+            query = "SELECT * FROM calls WHERE key IN (SELECT value FROM json_each(?))"
+            for *row, digest in self._database.execute(query, [json.dumps(list(keys))]):
+                if digest == _digest(row):
+                    key, text, log_prob, num_tokens, finished, *cost = row
+                    found[key] = Kept(Generation(text, log_prob, num_tokens, bool(finished)), *cost)
+                else:
+                    bad.append((row[0],))
             if bad:
                 self._damaged(f"{len(bad)} calls", len(bad))
                 with self._database:

@@ -121,7 +121,7 @@ class Server:
         section, url = self._section, path if "://" in path else self._section.url + path
         for attempt in range(1, section.attempts + 1):
             reply = await self._attempt(client, url, body)
-            wait = min(section.first_wait * 2.0 ** (attempt - 1), section.longest_wait)
+            wait = min(section.first_wait * 2.0 ** min(attempt - 1, 99), section.longest_wait)
             wait = max(wait * random.uniform(0.5, 1), reply.retry_after)  # chance keeps clients apart
             if reply.problem not in PASSING or attempt == section.attempts or wait > section.longest_wait:
                 break

@@ -27,14 +27,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from kgqa_core.errors import ConfigError, InputError, KgqaError, did_you_mean, is_out_of_memory, nearest_beside, shorten
 from kgqa_core.lm.patterns import try_patterns
 from kgqa_core.lm.types import Prompt
-from kgqa_core.text.transformer import require_safe_index
+from kgqa_core.text.transformer import PICKLED, require_safe_index
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantise = Literal["none", "int8", "int4"]
 HashFile = Callable[[Path], str]  # SHA-256, hexadecimal; ``FileHashes.hash`` remembers those of large files
 ABOUT = "kgqa.json"  # beside an adapter that was trained here: which base it is for
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 # Templates that tell the day tell this one, which is Llama's own where it knows none: calls are kept for other days.
 ONE_DAY = "{%- macro strftime_now(form) %}26 Jul 2024{% endmacro -%}"
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
@@ -293,7 +292,7 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
         f"the adapter {adapter} cannot be put on this model ({kind}): SAID. It is for another base, or damaged: give "
         "the base model that it was trained for, or save it again"
     ):
-        trained = set(tensor_shapes(adapter))
+        trained = set(tensor_shapes(adapter, is_adapter=True))
         try_patterns(read_json(adapter / "adapter_config.json"), [name for name, _ in model.named_modules()], adapter)
         with quiet_peft():
             if isinstance(model, peft.PeftModel):
@@ -313,10 +312,12 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
     return model
 
 
-def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of the folder's safetensors, from the files' heads."""
+def tensor_shapes(folder: Path, *, is_adapter: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a model's safetensors, or an adapter's beside them, from the files' heads."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
+        if path.name.startswith("adapter_") != is_adapter:
+            continue
         with _refused(f"{path} is damaged: SAID. Copy it again"), safe_open(str(path), framework="pt") as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     return shapes
@@ -359,10 +360,10 @@ def encode_prompts(tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]
     rows = tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"]
     end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
     nothing = [end if begin is None else begin]  # a model must read something
-    ended = [
-        row[-1:] == [end] and not text.endswith(tokenizer.eos_token) for row, text in zip(rows, texts, strict=True)
-    ]
-    return [(row[:-1] if is_ended else row) or nothing for row, is_ended in zip(rows, ended, strict=True)]
+    for row, text in zip(rows, texts, strict=True):
+        if row[-1:] == [end] and not text.endswith(tokenizer.eos_token):
+            row.pop()
+    return [row or nothing for row in rows]
 
 
 def encode_answers(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:

@@ -198,10 +198,11 @@ def pick(
     scores, tokens = logits.float(), None
     norm = scores.logsumexp(dim=1, keepdim=True)
     if legal is not None:
-        lists = {id(row): range(logits.shape[1]) if row is None else row for row in legal}  # equal states share a list
+        lists = {id(row): row for row in legal}  # equal states share a list
         places_of = {key: place for place, key in enumerate(lists)}
-        longest = max(1, *map(len, lists.values()))
-        padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in lists.values()], device=logits.device)
+        every = torch.arange(logits.shape[1])
+        rows = [every if row is None else torch.tensor([*row] or [-1]) for row in lists.values()]
+        padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(logits.device)
         tokens = padded[[places_of[id(row)] for row in legal]]  # [B, A]
         scores = scores.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, float("-inf"))
     if decoding.method == "sample":

@@ -312,7 +312,7 @@ def _go_on_from(model: Any, adapter: Path, section: ReasonerSection) -> None:
 
     told = folders.read_json(adapter / "adapter_config.json")
     own = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
-    same = folders.tensor_shapes(adapter) == {name: tuple(one.shape) for name, one in own.items()}
+    same = folders.tensor_shapes(adapter, is_adapter=True) == {name: tuple(one.shape) for name, one in own.items()}
     scaled = [name for name in ("use_rslora", "rank_pattern", "alpha_pattern") if told.get(name)]
     if not same or scaled or told.get("lora_alpha") != section.alpha:
         targets = told.get("target_modules")

@@ -159,9 +159,9 @@ def _read_batches(files: Sequence[Path]) -> Iterator[list[Row]]:
 def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num_processes: int = 1) -> Int:
     """Return which examples each forward pass sees [S, A, P, M]; so a step's number is all of a sampler's state.
 
-    A step sees the same examples however many processes share them. An instruction's examples come in a random order,
-    each once before any comes again, and the instructions are evenly spread. Raises ConfigError where a batch cannot be
-    divided.
+    A step sees the same examples however many processes share them, unless ``micro_batch`` and buckets say what a pass
+    holds. An instruction's examples come in a random order, each once before any comes again, and the instructions are
+    evenly spread. Raises ConfigError where a batch cannot be divided.
     """
     share, rest = divmod(section.batch_size, num_processes)
     size = section.micro_batch or share

@@ -86,11 +86,10 @@ class Loop(Trainer):
                 losses.append(super().training_step(model, part, *more, **options))
         return torch.stack([*losses, super().training_step(model, last, *more, **options)]).sum()
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *_: Any, **__: Any) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> Any:
         """Return the loss of one pass, times the processes, over which gradients are averaged."""
         nll = target_nll(model, inputs, self._precision)
-        loss = (nll * inputs["weights"]).sum() * self.args.world_size
-        return (loss, nll) if return_outputs else loss
+        return (nll * inputs["weights"]).sum() * self.args.world_size
 
 
 def split_pass(inputs: dict[str, Tensor], most: int | None) -> list[dict[str, Tensor]]:

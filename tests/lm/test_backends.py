@@ -67,7 +67,7 @@ def test_every_kind_of_the_table_opens_and_says_what_it_is(kind: str) -> None:
     section = open_entry(BACKENDS, kind, what="kind of lm")
     assert issubclass(section, ModelSection)
     assert get_args(section.model_fields["kind"].annotation) == (kind,)
-    assert section.open is not ModelSection.open
+    assert section.open is not ModelSection.open or section.open_each is not ModelSection.open_each
     # Of a folder, lm-info looks at the files; of what is elsewhere, only the section knows.
     assert issubclass(section, FolderLmSection) or section.facts is not ModelSection.facts
 

@@ -1,5 +1,6 @@
 """No reply of a server, whatever it holds, breaks those who read it; what a server tells beside texts."""
 
+import asyncio
 import time
 import tracemalloc
 from typing import Any
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import EndpointError
 from kgqa_core.lm.endpoint import read_completion, read_echo
-from kgqa_core.lm.endpoint_http import error_of
-from kgqa_core.lm.types import Prompt
+from kgqa_core.lm.endpoint_http import Reply, Server, error_of
+from kgqa_core.lm.types import EndpointLmSection, Prompt
 from tests.lm.misbehaving import Open, Script
 
 FIELDS = ["choices", "index", "message", "content", "text", "refusal", "finish_reason", "logprobs", "logprob"]
@@ -34,6 +35,21 @@ def test_no_json_whatsoever_breaks_the_readers(content: object) -> None:
             assert not generation.problem or not generation.text
     read_echo(content)
     error_of(content)
+
+
+def test_any_number_of_attempts_has_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait before attempt 1,025 was once a number that no float holds."""
+    asked = []
+
+    async def failing(server: Server, *_: Any) -> Reply:
+        asked.append(server)
+        return Reply("timeout")
+
+    monkeypatch.setattr(Server, "_attempt", failing)
+    section = EndpointLmSection(kind="endpoint", url="http://127.0.0.1:1/v1", attempts=1100, first_wait=0.0)
+    client: Any = None
+    assert asyncio.run(Server(section).request(client, "/models")).problem == "timeout"
+    assert len(asked) == 1100
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import torch
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, InputError, KgqaError
 from kgqa_core.lm import tune_data, tune_loop
-from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
+from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer, tensor_shapes
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import tune
 from kgqa_core.lm.tune_data import TuneJob
@@ -220,6 +221,17 @@ def test_a_section_of_another_form_than_the_adapter_it_starts_from_is_refused(
     turned = make_any(tmp_path / "another", "qwen2")
     with pytest.raises(InputError, match="is for another base"):
         tune(make_job(turned, instructions, tmp_path / "third", adapter=first))
+
+
+def test_tuning_goes_on_from_an_adapter_that_lies_beside_its_model(
+    qwen2: Path, instructions: Path, tmp_path: Path
+) -> None:
+    """The model's own weights were once taken for the adapter's, which then had another form than the section."""
+    both = shutil.copytree(qwen2, tmp_path / "both")
+    first = tune(make_job(qwen2, instructions, tmp_path / "first", max_steps=1)).folder
+    shutil.copytree(first, both, dirs_exist_ok=True)
+    assert tune(make_job(qwen2, instructions, tmp_path / "second", max_steps=1, adapter=both)).num_steps == 1
+    assert tensor_shapes(both) == tensor_shapes(qwen2)
 
 
 # ------ Going on
