@@ -13,7 +13,7 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.tracking import read_record
-from tests.conftest import Build, open_run
+from tests.conftest import Build, open_run, write_jsonl
 from tests.nsm import line, write_nsm
 
 RUN = """\
@@ -123,3 +123,14 @@ def test_only_what_changed_is_built_again(folder: Path, build_stages: Build) -> 
     assert built(build_stages, folder) == ["topics", "questions"]  # other questions, the same topics
     write_dump(folder, second=[*SECOND, fact("m.0d2", "people.person.spouse_s", "m.0f7")])
     assert built(build_stages, folder) == ["dump-b.nt", "graph", "questions"]
+
+
+def test_topics_may_be_names(folder: Path, build_stages: Build) -> None:
+    rows = [{"question": f"who is the spouse of [Ann] {n}", "topics": ["Ann"], "answers": ["Bob"]} for n in range(5)]
+    write_jsonl(folder / "own.jsonl", rows)
+    run = run_of(folder, "dataset.questions={format: jsonl, path: own.jsonl}")
+    build_stages(run)
+    graph = open_graph(run.artifact("graph").folder)
+    assert graph.num_entities == 4
+    asked = read_questions(run.artifact("questions").folder)
+    assert {graph.label_of(topic) for question in asked for topic in question.topics} == {"m.0c1"}

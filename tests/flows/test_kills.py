@@ -36,12 +36,16 @@ from kgqa_core.run.pipeline import Pipeline
 if __name__ == "__main__":
     ensure(Pipeline(read_config(Path(sys.argv[2]), sys.argv[4::2])), ["questions"])
 """
+GRAPHS = {
+    "triples": "graph: {format: tsv, path: triples.tsv, max_reject_ratio: 0.1}",
+    "dump": "graph: {format: freebase, path: dump, cvt_is_hop: false, max_reject_ratio: 0.1}",
+}
 RUN = """\
 dataset:
   name: killed
   source: files
-  graph: {format: freebase, path: dump, cvt_is_hop: false, max_reject_ratio: 0.1}
-  questions: {format: nsm, path: questions.jsonl, max_reject_ratio: 1}
+  GRAPH
+  questions: {format: FORMAT, path: questions.jsonl, max_reject_ratio: 1}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1}
 tracking: {enabled: false}
@@ -49,6 +53,16 @@ tracking: {enabled: false}
 ON_WORKERS = ["--set", "cluster.fan_out_bytes=1"]
 
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def write_triples(folder: Path) -> None:
+    """Write triples of two chunks of 8 MiB, few of them, of long labels; and questions about some of short ones."""
+    tail = "a long label " * 20
+    lines = (f"e{n % 5_003} {tail}\tr{n % 17}\te{n * n % 7_919} {tail}\n" for n in range(23_999))
+    parts = (f"part {n}\tfollowed_by\tpart {n + 1}\n" for n in range(31))
+    (folder / "triples.tsv").write_text("".join([*lines, *parts, "no triple\n"]), encoding="utf-8")
+    asked = ({"question": f"what follows part {n} ?", "answers": [f"part {n + 1}"]} for n in range(31))
+    write_jsonl(folder / "questions.jsonl", asked)
 
 
 def write_dumps(folder: Path) -> None:
@@ -69,12 +83,14 @@ class Run(NamedTuple):
     expected: dict[str, str]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run on a dump, built without workers."""
-    folder = tmp_path_factory.mktemp("dump")
-    write_dumps(folder)
-    (folder / "killed.yaml").write_text(RUN, encoding="utf-8")
+@pytest.fixture(scope="module", params=GRAPHS)
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Run:
+    """A run on triples, and one on a dump; both built, without workers."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (write_triples if request.param == "triples" else write_dumps)(folder)
+    text = RUN.replace("GRAPH", GRAPHS[request.param])
+    text = text.replace("FORMAT", "jsonl" if request.param == "triples" else "nsm")
+    (folder / "killed.yaml").write_text(text, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(PROJECT), "KGQA_HOME": str(folder / "home")}
     command = [sys.executable, "-c", STAGES, "build", str(folder / "killed.yaml")]
     subprocess.run(command, env=environment, check=True, timeout=TIMEOUT)
@@ -140,6 +156,7 @@ def test_killed_at_random_points_a_build_ends_with_the_bytes_of_one_that_was_not
     assert_nothing_runs(home)
 
 
+@pytest.mark.parametrize("undisturbed", ["dump"], indirect=True)
 def test_where_files_may_not_grow_a_build_says_so_and_goes_on_when_they_may(
     build: Start, undisturbed: Run, tmp_path: Path
 ) -> None:
