@@ -84,7 +84,7 @@ class OracleSection(Section):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-def _in_the_file(settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+def _resolve_places(settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     """Read a row's paths as those of the system's own section are read."""
     return {name: resolve_path(value, info) if name in PLACES else value for name, value in settings.items()}
 
@@ -94,7 +94,7 @@ class VariantSection(Section):
 
     system: SystemName
     # Over those of the system's section:
-    settings: Annotated[dict[str, Any], AfterValidator(_in_the_file)] = Field(default_factory=dict)
+    settings: Annotated[dict[str, Any], AfterValidator(_resolve_places)] = Field(default_factory=dict)
     answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] | None = None  # None: as all
     roles: RolesSection = RolesSection()  # over those of the run
 

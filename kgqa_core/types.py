@@ -23,6 +23,9 @@ EVERY_SPLIT: tuple[Split, ...] = (*SPLITS, "gate")
 MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """How tasks are mapped: ``map``, or ``run.cluster.fan_out`` over Dask; results come in the order of the tasks."""
 
+Span = tuple[int, int]
+"""Characters of a text: start, one past the end."""
+
 RelationPath = tuple[int, ...]
 """Relation ids (forward or reverse) from a topic entity on; no entities."""
 

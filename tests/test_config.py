@@ -105,19 +105,6 @@ def test_paths_resolve_against_the_run_file_and_may_be_absolute_or_of_the_user(
     }
 
 
-def test_paths_in_the_settings_of_a_row_resolve_as_those_of_its_system(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KGQA_DATA", str(tmp_path / "data"))
-    rows = "{a: {system: dualr, settings: {explorer: b.yaml}}, b: {system: given, settings: {file: '${KGQA_DATA}/c'}}}"
-    config = read_config(
-        write(EMBEDDED), ["systems.run=[]", "systems.answered_by=[oracle]", f"systems.variants={rows}"]
-    )
-    assert config.comparison.settings_of("a").explorer == tmp_path / "b.yaml"
-    assert config.comparison.settings_of("b").file == tmp_path / "data/c"
-    assert RunConfig.model_validate_json(config.model_dump_json()).comparison.settings_of("a").explorer.is_absolute()
-
-
 @pytest.mark.parametrize("written", ["1e-3", "1E-3", "1.0e-3", "+1e-3", "0.001", ".1e-2", "10e-4"])
 def test_numbers_are_read_as_people_write_them(write: Write, written: str) -> None:
     config = read_config(write(EMBEDDED.replace("epochs: 8", f"epochs: 8, learning_rate: {written}")))

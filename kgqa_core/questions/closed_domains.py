@@ -36,18 +36,8 @@ from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS
 from kgqa_core.graph.input_files import require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions import formats
-from kgqa_core.questions.formats import (
-    LOOSE,
-    Fault,
-    Loaded,
-    Placed,
-    QuestionFile,
-    QuestionFormat,
-    RawQuestion,
-    Span,
-    Text,
-)
-from kgqa_core.types import SPLITS, Question
+from kgqa_core.questions.formats import LOOSE, Fault, Loaded, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
+from kgqa_core.types import SPLITS, Question, Span
 
 # ------ MetaQA.
 

@@ -21,7 +21,7 @@ from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten
 from kgqa_core.graph.formats import MARK_INSIDE, NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, read_text, require_file, require_text
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
+from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Span, Split
 
 Text = Annotated[str, Field(min_length=1)]
 LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
@@ -29,7 +29,6 @@ Parsed = TypeVar("Parsed")
 KEY_TWICE = "a key twice in one object"
 TABLE_OR_LIST = re.compile(r"(?i)\s*(\[\s*({|$)|{\s*(\w+\s*:\s*\[\s*{.*]\s*}\s*)?$|(\w+[,;\t])*question[,;\t]\w)")
 MADE = "made, not asked: only for train and dev"
-Span = tuple[int, int]  # characters of a text: start, one past the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from threading import Lock
 from kgqa_core.errors import InputError, LinkError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, UNLINKED
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader, Span
-from kgqa_core.types import Question, Reject, Split
+from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader
+from kgqa_core.types import Question, Reject, Span, Split
 
 TOPIC = "[topic]"
 CLAIM = "[claim]"

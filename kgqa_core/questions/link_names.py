@@ -24,8 +24,8 @@ from rapidfuzz.distance import OSA
 
 from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import Span
 from kgqa_core.questions.link import is_of_word
+from kgqa_core.types import Span
 
 MARKS = "".join(sign for sign in map(chr, range(0x300, 0x10000)) if is_of_word(sign) and not sign.isalnum())
 WORD = re.compile(rf"[^\W_]+(?:[{MARKS}]+[^\W_]*)*")  # with the accents and vowel signs that follow a letter

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from rapidfuzz import fuzz
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import Span
 from kgqa_core.questions.link import TOPIC, mask_spans, mask_topics, spans_of
 from kgqa_core.questions.link_names import NameIndex, Run, Words, letter_span, plain_words, words_of
-from kgqa_core.types import Question
+from kgqa_core.types import Question, Span
 
 CASED = 0.02  # share of texts with a capital from which case tells names apart
 SEVERAL = 0.01  # share of questions with more mentions from which more are looked for

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.journey import READ, journey, num_lines
 from benchmarks.places import RUN, write_places
+from kgqa_core.config import RunConfig
 from kgqa_core.config_base import Section
 from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import SYSTEMS, SystemsSection, SystemType, system_type
@@ -63,6 +64,19 @@ def test_its_settings_are_checked_as_those_of_any_section(own: Path) -> None:
         read_config(own / "own.yaml", [f"runtime.home={own}", "systems.around={moost: 2}"])
     with pytest.raises(ConfigError, match=r"unknown key 'systems.aruond'.*around.*did you mean 'around'"):
         read_config(own / "own.yaml", [f"runtime.home={own}", "systems.aruond={most: 2}"])
+
+
+def test_paths_in_the_settings_of_a_row_resolve_as_those_of_its_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_DATA", str(tmp_path / "data"))
+    write_places(tmp_path)
+    rows = "{a: {system: dualr, settings: {explorer: b.yaml}}, b: {system: given, settings: {file: '${KGQA_DATA}/c'}}}"
+    (tmp_path / "rows.yaml").write_text(f"{RUN}systems: {{run: [], answered_by: [oracle], variants: {rows}}}\n")
+    config = read_config(tmp_path / "rows.yaml", [f"runtime.home={tmp_path}"])
+    assert config.comparison.settings_of("a").explorer == tmp_path / "b.yaml"
+    assert config.comparison.settings_of("b").file == tmp_path / "data/c"
+    assert RunConfig.model_validate_json(config.model_dump_json()).comparison.settings_of("a").explorer.is_absolute()
 
 
 def test_a_line_that_leads_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
