@@ -250,6 +250,8 @@ def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> lis
     input_files.require_text(start, path)
     lines, _ = split_lines(start.removeprefix(input_files.BYTE_ORDER_MARK))
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if filled and re.fullmatch('(?i)"?sep=.?"?', filled[0][1]):
+        raise InputError(f"{path}: its first line, {filled[0][1]}, is for spreadsheets. Remove it")
     return [FirstLine(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
 
 
