@@ -103,6 +103,8 @@ def test_rows_are_read_as_the_layout_says(
         ("tsv", "\nHead\tRelation\tTail", "kb:2 looks like a header"),
         ("wikimovies", "Head|Relation|Tail", "or header: false (it is a triple)"),
         ("csv", "sep=;\nhead;relation;tail", "kb: its first line, sep=;, is for spreadsheets. Remove it"),
+        ("csv", "# of 1954\nhead,relation,tail", "kb: its columns are named in line 2. Remove the lines before it"),
+        ("tsv", "arg1\trel\targ2", "header: true (it names"),
         ("csv", "source,target,relation", "columns: [source, relation, target] (it names"),
         ("csv", ":START_ID,:END_ID,:TYPE", "columns: [:START_ID, :TYPE, :END_ID] (it names"),
         ("csv", "entity,attribute,value", "header: true (it names"),
