@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from kgqa_core.instructions.render import ARROW, escape, render_lines, unescape
@@ -95,11 +96,14 @@ def parse_scores(text: str, options: Sequence[str], *, countdown: bool) -> Score
         if index is not None and number:
             found.setdefault(index, _share(number))
     if not found:
-        for line in _lines(text):
+        left = [*_lines(text)][::-1]
+        while left:
+            line = left.pop()
             # The first number from the right with an option before it is the score; others stand in its reason.
-            for number in reversed(list(_NUMBER.finditer(line))[-MAX_NUMBERS:]):
+            for number in reversed(list(islice(_NUMBER.finditer(line), MAX_NUMBERS))):
                 index = _option_before(line[: number.start()], known, countdown)
                 if index is not None:
+                    left += [line[number.end() :]] if index not in found else []  # some models write all on one line
                     found.setdefault(index, _share(number))
                     break
     return Scores(tuple(found.items())) if found else ParseFailure("no score of a known option")
