@@ -52,8 +52,8 @@ class Endpoint:
     """Implements LanguageModel and StreamingModel. The key is in no text that leaves here.
 
     ``Generation.problem`` says why one prompt got nothing. EndpointError is raised where no prompt can get anything:
-    nobody answers, the key is refused, the model is not served, a parameter is not taken. With ``model`` and
-    ``identity`` set, the server is first asked when a call needs it: a run whose calls are all kept needs no server.
+    nobody answers, the key is refused, the model is not served, a parameter is not taken. With ``model``, ``identity``
+    and ``context`` set, the server is first asked when a call needs it: a run whose calls are all kept needs none.
     """
 
     def __init__(self, section: EndpointLmSection) -> None:
