@@ -158,6 +158,8 @@ def test_odd_names_come_back(clue: str, option: str) -> None:
         ("- painter | ^painted_by", ((1, 1, 10.0),)),
         ("wrote -> a -> b = 3", ((0, 2, 3.0),)),
         ("wrote -> author = 9 (who wrote it, of 2)", ((0, 0, 9.0),)),
+        ("wrote -> author = 8/10, painter -> ^painted_by = 6 as it asks", ((0, 0, 8.0), (1, 1, 6.0))),
+        ("painter -> ^painted_by; wrote -> a -> b, wrote -> author (it asks)", ((1, 1, 10), (0, 2, 10), (0, 0, 10))),
         ("none", ()),
         ("No clue fits.", ()),
         ("wrote -> publisher = 9", ()),  # never offered
