@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 
 from benchmarks import measure
 from kgqa_core.config_file import machine_paths
@@ -48,6 +51,16 @@ BENCHMARKS = (
 ASKED_FOR = ("shipped_adapter",)  # not among all: it writes into the package
 
 
+def stop(number: int, frame: FrameType | None) -> None:
+    """End what was started, and then this process: SIGTERM reaches this one alone."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it ended just now
+            child.terminate()
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Run the named benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -73,4 +86,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
     main()

@@ -25,7 +25,7 @@ DICTIONARY: dict[str, tuple[str, dict[str, str]]] = {
             "entity_id": "Number of the node, from 0, in byte order of the labels; not the same in every build.",
             "label": "What the triples call the node: unique, and the same in every build.",
             "name": "What people call it; the label where no name is given. Several nodes may share a name.",
-            "kind": "literal; entity: it has a name; without one cvt (a Freebase id), foreign (named in other "
+            "kind": "literal; entity: it has a name or alias; else cvt (a Freebase id), foreign (named in other "
             "languages only), iri or blank; null: not told.",
             "datatype": "IRI of a literal's datatype; null: a plain text, no literal, or not told.",
             "language": "Language tag of a literal, in lower case.",

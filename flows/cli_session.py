@@ -44,6 +44,9 @@ VARIABLE = re.compile(r"KGQA_(?!SERVICES$|SERVICE_|PORT)(.+)")
 VARIABLES = ("DATA", "HOME", "HOST", "LOGS", "MLFLOW_PORT", "POLL_SECONDS", "PREFECT_PORT", "SERVE_PORT", "WEBHOOK")
 WRITTEN_OUT = "kgqa.written_out"  # how streams treat what their encoding lacks
 MANY = 1000  # parts from which on a rate is shown, too
+SPACE = "free some space (`kgqa gc --all`), or name another place: for what kgqa keeps, by KGQA_HOME"
+LIMIT = "raise the limit that `ulimit -f` shows, or name another place"
+CURES = {errno.ENOSPC: SPACE, errno.EDQUOT: SPACE, errno.EFBIG: LIMIT}
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
 Settings = Annotated[
@@ -130,12 +133,10 @@ def _as_ours(problem: Exception) -> KgqaError:
 
     Batches are halved where memory is full; this was outside of one.
     """
-    if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
+    if isinstance(problem, OSError) and (problem.filename is not None or problem.errno in CURES):
         name = problem.filename2 or problem.filename
         where = f" {shorten(str(name))}" if name is not None else ""
-        cure = "mend this, or name another place"
-        if problem.errno == errno.ENOSPC:
-            cure = "free some space (`kgqa gc --all`), or name another place: for what kgqa keeps, by KGQA_HOME"
+        cure = CURES.get(problem.errno or 0, "mend this, or name another place")
         return ArtifactError(f"cannot read or write{where}: {problem.strerror}; {cure}")
     if not is_out_of_memory(problem):
         raise problem

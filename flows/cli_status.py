@@ -105,7 +105,8 @@ def _size(num_bytes: int) -> str:
 
 def _decision(one: Mapping[str, Any]) -> tuple[str, ...]:
     last = one["last"]
-    said = f"{last['kind']} {last['release']} on {last['when']}: {last['why']}" if last else ""
+    to = " to" * (last is not None and last["kind"] == "rolled back")
+    said = f"{last['kind']}{to} {last['release']} on {last['when']}: {last['why']}" if last else ""
     return one["model"], one["champion"] or "none", one["since"] or "", said
 
 

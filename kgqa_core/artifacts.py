@@ -356,7 +356,7 @@ def exclusive_lock(path: Path, *, timeout: float | None = None) -> Iterator[None
             stream.seek(0)
             owner = stream.read().strip()
             if timeout is None:
-                _log.warning("waiting for another run that is making this artifact: %s", owner)
+                _log.warning("waiting for another run, which holds %s: %s", path, owner)
                 fcntl.flock(stream, fcntl.LOCK_EX)
             until = time.monotonic() + (timeout or 0)
             while timeout is not None and not _try_lock(stream):

@@ -232,6 +232,7 @@ def _explain_one(error: dict[str, Any], root: type[Section]) -> str:
                 ]
                 places = {key: f"{name}.{key}" for name, one in reversed(sections) for key in one.model_fields}
                 hint = did_you_mean(location[-1], places, lambda name: repr(places[name]), cutoff=0.8)
+                hint = "" if repr(key) in hint else hint  # legal in another kind of that section
             return f"unknown key {shorten(key)} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
         case "missing":
             return f"missing key {key!r}"

@@ -24,7 +24,7 @@ ENTITIES = _table(
     entity_id=ID,  # 0..N-1, in sorted order of label
     label=TEXT,  # the key that the triples use
     name=TEXT,  # what people call it; = label where no names are given
-    kind=_null(TEXT),  # literal; entity: it has a name; without one: cvt (a MID), foreign, iri or blank. null: not told
+    kind=_null(TEXT),  # literal; entity: has a name or alias; else cvt (a MID), foreign, iri or blank. null: not told
     datatype=_null(TEXT),  # of a literal: IRI; null: a plain text, or not told
     language=_null(TEXT),  # of a literal: tag in lower case
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +23,7 @@ from kgqa_core.run.pipeline import Pipeline
 
 ENDPOINTS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("STORAGE_EMULATOR_HOST",)}
 BLOCK_BYTES = 16 * 2**20  # each is a request of its own
+NOTE_SECONDS = 5  # between two notes of what was fetched: one per object cost more than the objects
 RETRY_SECONDS = 60  # with gs://; S3 is tried three times
 NO_BUCKET = "NO_SUCH_BUCKET"
 CHANGED = "was changed while it was fetched, and nothing of it is used. Run again"
@@ -94,20 +96,25 @@ def fetch(local: Path, home: Path, progress: Callable[[str, int, int], None]) ->
     try:
         unit.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(unit / "lock"), told(address):
-            store, known, done = open_store(scheme), known_files(unit), 0
+            store, known, done, noted = open_store(scheme), known_files(unit), 0, time.monotonic()
             objects = {unit / scheme / one.path: one for one in _objects(store, key, address)}
             total = sum(one.size for one in objects.values())
             for path in {*local.rglob("*"), *unit.rglob(".*.partial")} - {*objects}:  # a killed fetch left the latter
                 if not path.is_dir():
                     path.unlink()
-            for path, one in objects.items():
-                name, there = f"{scheme}://{one.path}", [_version(store, one.path), one.size, one.mtime_ns]
-                if known.get(name) != [*there, *_facts(path)]:
-                    for size in _copy(store, one, path, name, there[0]):
-                        progress(f"fetching {address} (MiB)", (done + size) // 2**20, max(1, total // 2**20))
-                    known[name] = [*there, *_facts(path)]
-                    write_json(unit / NOTE, {"files": known})
-                done += one.size
+            try:
+                for path, one in objects.items():
+                    name, there = f"{scheme}://{one.path}", [_version(store, one.path), one.size, one.mtime_ns]
+                    if known.get(name) != [*there, *_facts(path)]:
+                        for size in _copy(store, one, path, name, there[0]):
+                            progress(f"fetching {address} (MiB)", (done + size) // 2**20, max(1, total // 2**20))
+                        known[name] = [*there, *_facts(path)]
+                        if time.monotonic() - noted > NOTE_SECONDS:
+                            write_json(unit / NOTE, {"files": known})
+                            noted = time.monotonic()
+                    done += one.size
+            finally:
+                write_json(unit / NOTE, {"files": known})
     except OSError as problem:
         cure = cure_of(problem, home) or "Check the disk and its permissions"
         raise ArtifactError(f"{address}: cannot be kept in {unit}: {problem.strerror or problem}. {cure}") from problem

@@ -44,7 +44,8 @@ def announce(releases: Releases) -> None:
 def message(model: str, move: Move) -> dict[str, Any]:
     """Return what is sent: ``text`` is what a chat shows."""
     before = f" (before: {move.from_release})" if move.from_release and move.kind != "refused" else ""
-    text = f"{model}: {move.kind} {move.to_release}{before}: {move.why}"
+    to = " to" * (move.kind == "rolled back")  # what is named is who is champion now
+    text = f"{model}: {move.kind}{to} {move.to_release}{before}: {move.why}"
     named = {"kind": move.kind, "when": move.when, "why": move.why}
     return {"text": text, "model": model, **named, "from": move.from_release, "to": move.to_release}
 

@@ -163,6 +163,7 @@ QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
         (EMBEDDED, "cluster.memory_limit=lots", r"cluster.memory_limit = 'lots': must be a number with a unit"),
         (EMBEDDED, "trakcing={}", r"unknown key 'trakcing' \(value {}\); legal keys: cluster, dataset,.*'tracking'\?"),
         (EMBEDDED, "explorer.epoch=8", r"unknown key 'explorer.epoch' \(value 8\).*did you mean 'epochs'"),
+        (EMBEDDED, "dataset.questions=3", r"'dataset.questions' \(value 3\); legal keys: name, .*, source$"),
         (EMBEDDED, "dataset.sed=3", r"'dataset.sed' \(value 3\); legal keys: name, reenter_topic, seed, source;"),
         (FILES, "dataset.graph.pth=x", r"'dataset.graph.pth' .*format, header, inverse_suffix.*'path'\?"),
         (FILES, f"{QUESTIONS}.files={{tran: x}}", r"questions.files.tran.*train, dev, test.*'train'\?"),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
+NAMES_TRIED = 99  # lines of a .csv of names, whose delimiter is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +129,11 @@ def build_graph(
 
 
 def _names_layout(path: Path) -> tuple[str, Layout]:
-    """Return format and layout of a file of names; a .csv has the delimiter that cuts its first line in two."""
+    """Return format and layout of a file of names; a .csv has the delimiter that cuts most of its lines in two."""
     delimiter = "\t"
     if ".csv" in path.suffixes[-2:]:  # also .csv.gz
-        cut = {sign: formats.first_fields(path, sign, quotes=True) for sign in "\t,;"}
-        fitting = [sign for sign, lines in cut.items() if lines and len(lines[0].fields) == 2]
-        delimiter = fitting[0] if fitting else "\t"
+        cut = {sign: formats.first_fields(path, sign, quotes=True, most=NAMES_TRIED) for sign in "\t,;"}
+        delimiter = max(cut, key=lambda sign: sum(len(line.fields) == 2 for line in cut[sign]))
     if path.suffix == ".parquet":
         return "parquet", Layout(delimiter=delimiter)
     return "tsv" if delimiter == "\t" else "csv", Layout(delimiter=delimiter)

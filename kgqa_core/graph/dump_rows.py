@@ -45,7 +45,7 @@ _TEXT = rf'[^"\\\r\n]*(?:(?:\\[tbnrf"\'\\]|{_UCHAR})[^"\\\r\n]*)*'
 _TAG = r"[a-zA-Z]+(?:-[a-zA-Z0-9]+)*"
 _WS = r"[ \t]*"
 _TERM = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})")
-_OBJECT = re.compile(rf'{_WS}(?:{_IRI}|{_BLANK_NODE}|"({_TEXT})"(?:@({_TAG})|\^\^{_IRI})?)')
+_OBJECT = re.compile(rf'{_WS}(?:{_IRI}|{_BLANK_NODE}|"({_TEXT})"(?:{_WS}@({_TAG})|{_WS}\^\^{_WS}{_IRI})?)')
 _END = re.compile(rf"{_WS}\.{_WS}(?:#.*)?", re.DOTALL)
 _END_OF_QUAD = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})?{_END.pattern}", re.DOTALL)
 

@@ -212,8 +212,11 @@ def _find_in_lines(separator: str, quotes: bool, path: Path, columns: tuple[str,
         is_header = first.fields == list(columns) or any(isinstance(column, str) for column in layout.columns)
     if columns == TRIPLE_COLUMNS and (guess := guess_columns(first.fields)):
         _require_clear_header(path, first, guess, layout, is_header)
-    if is_header and (number := first.number) > 1:
-        raise InputError(f"graph file: {path}: its columns are named in line {number}. Remove the lines before it.")
+    named = first if is_header else None
+    if len(lines) == 2 and len(first.fields) < len(TRIPLE_COLUMNS) == len(columns) and layout.header is not False:
+        named = lines[1] if guess_columns(lines[1].fields) else named  # below a note
+    if named and named.number > 1:
+        raise InputError(f"{path}: its columns are named in line {named.number}. Remove the lines before it.")
     if columns == TRIPLE_COLUMNS and not layout.columns and ends_empty([line.fields for line in lines]):
         raise InputError(f"graph file: {path.name}:{first.number}: an empty last column: give it columns: [1, 2, 3]")
     places = _places(path, layout.columns, first.fields) if layout.columns and lines else tuple(range(len(columns)))
@@ -250,6 +253,8 @@ def first_fields(path: Path, separator: str, quotes: bool, most: int = 1) -> lis
     input_files.require_text(start, path)
     lines, _ = split_lines(start.removeprefix(input_files.BYTE_ORDER_MARK))
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if filled and re.fullmatch('(?i)"?sep=.?"?', filled[0][1]):
+        raise InputError(f"{path}: its first line, {filled[0][1]}, is for spreadsheets. Remove it")
     return [FirstLine(number, line, _split(line, separator, quotes) or []) for number, line in filled[:most]]
 
 

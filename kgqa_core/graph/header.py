@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-WORDS_OF_HEADS = {"head", "subject", "subj", "source", "src", "from", "start", "entity", "node", "item", "h", "s"}
+WORDS_OF_ENDS = {"entity", "node", "arg"}  # of either
+WORDS_OF_HEADS = {"head", "subject", "subj", "source", "src", "from", "start", "item", "h", "s"} | WORDS_OF_ENDS
 WORDS_OF_RELATIONS = {"relation", "relationship", "predicate", "property", "attribute", "edge", "pred", "prop", "rel"}
 WORDS_OF_RELATIONS |= {"type", "label", "verb", "p", "r"}
-WORDS_OF_TAILS = {"tail", "object", "obj", "target", "dest", "dst", "to", "end", "value", "entity", "node", "t", "o"}
+WORDS_OF_TAILS = {"tail", "object", "obj", "target", "dest", "dst", "to", "end", "value", "t", "o"} | WORDS_OF_ENDS
 # A word, then its number: "subjectName" has the words "subject" and "Name", "URI_2" has "URI" with the number 2.
 WORD = re.compile(r"([A-Z]+(?![a-z])|[A-Z]?[a-z]+)_?(\d*)")
 

@@ -292,6 +292,8 @@ def column_texts(column: pa.ChunkedArray) -> pa.Array:
         whole = (numbers := column.cast(pa.float64()).combine_chunks()).cast(pa.int64(), safe=False)
         is_whole = pc.equal(whole.cast(pa.float64(), safe=False), numbers)
         texts = pc.case_when(pc.make_struct(is_whole, pc.is_nan(numbers)), whole.cast(pa.string()), "", texts)
+    if pa.types.is_decimal(column.type):
+        texts = pc.replace_substring_regex(texts, r"^(0)E-\d+$|\.0+$", r"\1")
     return texts
 
 

@@ -154,9 +154,9 @@ def find_names(text: str, names: Iterable[str]) -> list[str]:
             own = form(name)
             if own and own in said:
                 begins, ends = r"(?<!\w)" if own[0].isalnum() else "", r"(?!\w)" if own[-1].isalnum() else ""
-                for match in re.finditer(begins + re.escape(own) + ends, said):
-                    found[match.start()] = name
-                    said = said[: match.start()] + "\0" * len(own) + said[match.end() :]
+                pattern = begins + re.escape(own) + ends
+                found |= {match.start(): name for match in re.finditer(pattern, said)}
+                said = re.sub(pattern, "\0" * len(own), said)
         if found:
             break
     return list(dict.fromkeys(found[place] for place in sorted(found)))

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from kgqa_core.instructions.render import ARROW, escape, render_lines, unescape
@@ -95,11 +96,14 @@ def parse_scores(text: str, options: Sequence[str], *, countdown: bool) -> Score
         if index is not None and number:
             found.setdefault(index, _share(number))
     if not found:
-        for line in _lines(text):
+        left = [*_lines(text)][::-1]
+        while left:
+            line = left.pop()
             # The first number from the right with an option before it is the score; others stand in its reason.
-            for number in reversed(list(_NUMBER.finditer(line))[-MAX_NUMBERS:]):
+            for number in reversed(list(islice(_NUMBER.finditer(line), MAX_NUMBERS))):
                 index = _option_before(line[: number.start()], known, countdown)
                 if index is not None:
+                    left += [line[number.end() :]] if index not in found else []  # some models write all on one line
                     found.setdefault(index, _share(number))
                     break
     return Scores(tuple(found.items())) if found else ParseFailure("no score of a known option")
@@ -138,9 +142,10 @@ def _share(number: re.Match[str]) -> float:
 
 
 _ARROW = re.compile(r"\s*(?:->|=>|→|\|)\s*")
-# The end of a line: its score, and out of how many, where it says so: " = 8", ": score 8/10", " (8) (a note)".
+# What an option ends at: a mark, mostly with its score, and out of how many, where it says so (" = 8", ": score 8/10",
+# " (8)"), or the end of the line.
 _MAPPED = re.compile(
-    r"\s*(?:=|:|,|\(|\|)\s*(?:score\s*[:=]?\s*)?(\d{1,3}(?:\.\d+)?)(?:\s*/\s*(\d{1,3}))?\s*\)?(?:\s+\(.*)?\W*\Z",
+    r"\s*(?:[=:,;(|]\s*(?:(?:score\s*[:=]?\s*)?(\d{1,3}(?:\.\d+)?)(?!\w|\.\d)(?:\s*/\s*(\d{1,3}))?)?|\Z)",
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"\W*\d{1,3}[.):]\s+")  # "1. ", "- 2) "
@@ -168,33 +173,32 @@ def parse_mappings(text: str, clues: Sequence[str], options: Sequence[str]) -> M
     known_clues, known_options = Options(clues), Options(options)
     pairs: dict[tuple[int, int], ClueMatch] = {}
     lines = [line for line in _lines(text) if _ARROW.search(line)]
-    for line in lines:
-        if pair := _parse_pair(line, known_clues, known_options):
+    left = lines[::-1]
+    while left:
+        if found := _parse_pair(left.pop(), known_clues, known_options):
+            pair, behind = found
+            left += [behind] if (pair.clue, pair.option) not in pairs else []  # some models write all on one line
             pairs.setdefault((pair.clue, pair.option), pair)
     if not lines and not _NOTHING.match(text):
         return ParseFailure("no mapping")
     return Mappings(tuple(pairs.values()))
 
 
-def _parse_pair(line: str, clues: Options, options: Options) -> ClueMatch | None:
-    """Return the pair of a line: any arrow may be the one between them, as names may hold arrows."""
-    scored = _MAPPED.search(line)
+def _parse_pair(line: str, clues: Options, options: Options) -> tuple[ClueMatch, str] | None:
+    """Return the pair of a line, and what stands behind it: any arrow may be its own, as names may hold arrows."""
+    begun = []  # (clue, where its option begins)
     for arrow in list(_ARROW.finditer(line))[:MAX_SPLITS]:
-        left, right = line[: arrow.start()], line[arrow.end() :]
-        clue = clues.find(left)
-        if clue is None:
-            clue = clues.find(_BULLET.sub("", left, count=1))
-        if clue is None:
-            continue
-        option = options.find(right)
-        if option is not None:
-            return ClueMatch(clue, option, 10.0)
-        if scored is None or scored.start() <= arrow.end():
-            continue
-        option = options.find(line[arrow.end() : scored.start()])
-        if option is not None:
-            whole = float(scored[2] or 10) or 10.0  # "8/0" counts as 8 of 10
-            return ClueMatch(clue, option, min(max(float(scored[1]) * (10 / whole), 0.0), 10.0))
+        left = line[: arrow.start()]
+        for clue in (clues.find(left), clues.find(_BULLET.sub("", left, count=1))):
+            begun += [(clue, arrow.end())] if clue is not None else []
+    *marks, end = _MAPPED.finditer(line)
+    for mark in (end, *reversed(marks[:MAX_SPLITS])):
+        for clue, place in begun:
+            option = options.find(line[place : mark.start()])
+            if option is not None:
+                whole = float(mark[2] or 10) or 10.0  # "8/0" counts as 8 of 10
+                score = min(float(mark[1] or whole) * (10 / whole), 10.0)
+                return ClueMatch(clue, option, score), line[mark.end() :]
     return None
 
 

@@ -249,8 +249,6 @@ class _Vocabulary:
             )
         byte_level = "ByteLevel" in decoders
         pieces = not byte_level and bool(decoders & {"ByteFallback", "Metaspace", "Replace"} or not decoders)
-        # SentencePiece puts a blank before a text and takes it away again: the first token may begin with one.
-        self.drops_first_blank = pieces
         self.ends = ends
         self.starts: OrderedDict[tuple[str, int], TokenState] = OrderedDict()  # of constraints
         self._shared: dict[tuple[tuple[str, ...], bytes, bytes], _Within] = {}
@@ -276,6 +274,11 @@ class _Vocabulary:
             self.ids.setdefault(text, []).append(number)
         for text, number in fallback.items():
             self.ids.setdefault(text, [number])
+        # Most of SentencePiece's kind take away the blank that a text begins with, so its first token may have one.
+        blank = self.ids.get(max((text for text in self.ids if text.startswith(b" ")), default=b""), [])[:1]
+        self.drops_first_blank = bool(blank) and not tokenizer.decode(
+            blank, clean_up_tokenization_spaces=False
+        ).startswith(" ")
         self.longer = {text[:end] for text in self.ids for end in range(1, len(text))}  # what longer tokens begin with
 
     def within(self, pieces: tuple[str, ...], done: bytes, taken: bytes = b"") -> _Within:

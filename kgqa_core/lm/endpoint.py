@@ -52,8 +52,8 @@ class Endpoint:
     """Implements LanguageModel and StreamingModel. The key is in no text that leaves here.
 
     ``Generation.problem`` says why one prompt got nothing. EndpointError is raised where no prompt can get anything:
-    nobody answers, the key is refused, the model is not served, a parameter is not taken. With ``model`` and
-    ``identity`` set, the server is first asked when a call needs it: a run whose calls are all kept needs no server.
+    nobody answers, the key is refused, the model is not served, a parameter is not taken. With ``model``, ``identity``
+    and ``context`` set, the server is first asked when a call needs it: a run whose calls are all kept needs none.
     """
 
     def __init__(self, section: EndpointLmSection) -> None:
@@ -344,6 +344,8 @@ def read_completion(content: object, stop: Sequence[str] = ()) -> tuple[list[Gen
 
 def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Generation:
     text = dig(choice, "message", "content") if dig(choice, "message") is not None else dig(choice, "text")
+    if isinstance(text, list):  # parts, as Mistral's models give them that reason: a thought has no text of its own
+        text = "".join(part["text"] for part in text if isinstance(dig(part, "text"), str))
     reason = dig(choice, "finish_reason")
     names = ("reasoning_content", "reasoning")  # of thoughts, where a server parts them from the answer
     if text is None and reason == "length" and any(isinstance(dig(choice, "message", name), str) for name in names):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, groupby, islice
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgqa_core.graph.build import create_view, signals_heeded
+from kgqa_core.graph.csr import open_strings
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import hops_to_many
@@ -20,6 +23,7 @@ from kgqa_core.types import EVERY_SPLIT, LintFinding, Question
 Hops = NDArray[np.int64]
 MAX_HOPS = 4  # searched for a question's hops; beyond that most of any graph is near, and a path says nothing
 NUM_EXAMPLES = 5  # of a finding
+NAMES_AT_ONCE = 2**16
 
 NAMELESS = re.compile(rf"{MID}( \(no name\))?")  # what is shown of a Freebase entity without a name
 
@@ -125,14 +129,15 @@ def cover_steps(
 
 
 def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
-    """Return how many names several entities have, and the first of them; in DuckDB, which may use its disk."""
-    import duckdb
-
-    with signals_heeded(), duckdb.connect() as connection:
-        create_view(connection, "entities", [graph.folder / "entities.parquet"])
-        shared = "select name, count(*) over () from entities group by name having count(*) > 1 order by name"
-        some = connection.sql(shared).limit(NUM_EXAMPLES).fetchall()
-    return some[0][1] if some else 0, tuple(name for name, _ in some)
+    """Return how many names several entities have, and the first of them; memory stays flat."""
+    num: int = json.loads((graph.folder / "graph.json").read_text("utf-8"))["num_shared_names"]
+    table, order = open_strings(graph.folder, "name"), graph.name_index.ids
+    buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
+    names = pa.Array.from_buffers(pa.large_string(), len(table), buffers)
+    pieces = (names.take(pa.array(order[at : at + NAMES_AT_ONCE])) for at in range(0, len(order), NAMES_AT_ONCE))
+    equal = groupby(chain.from_iterable(piece.to_pylist() for piece in pieces))
+    shared = (name for name, bearers in equal if len(list(islice(bearers, 2))) > 1)
+    return num, tuple(islice(shared, min(num, NUM_EXAMPLES)))
 
 
 def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:

@@ -277,7 +277,7 @@ def require_answers(placed: Iterator[Placed], path: Path, cure: str) -> Iterator
         num_answered += isinstance(one[2], Fault) or bool(one[2].answers)
         yield one
     if num_read and not num_answered:
-        raise InputError(f"{path}: none of its {num_read} questions has an answer, so nothing could be right: {cure}")
+        raise InputError(f"{path}: no question in it has an answer, so nothing could be right: {cure}")
 
 
 def _json_items(text: str, key: str | None) -> Iterator[str]:

@@ -27,7 +27,7 @@ CLASS = re.compile(  # what something is an instance of
     r"(?:[:/]P(?:31|279)>?[*+]?|(?<![\w?$:<>/.-])a|\brdf:type)\s+(?:<[^>]*>|[\w-]+:\S+)"
 )
 TERM = re.compile(  # an IRI, or prefix:name with brackets in pairs or escaped
-    r"<([^<>\s]+)>|(?<![\w<:])([\w-]+):"
+    r"<([^<>\s]+)>|(?<![\w<:-])([\w-]+):"
     r"((?:[\w.%/:'-]|,(?=_)|\\[^\w\s]|\([^()\s]*\))*(?:\w|\\[^\w\s]|\([^()\s]*\)))"
 )
 

@@ -34,6 +34,7 @@ ASKING = {  # stage -> what it does with the questions of its split, and what he
     "evaluation": ("score", "set evaluation.split"),
     "system": ("answer", "set evaluation.split"),
     "choice": ("choose settings on", "leave systems.choose out"),
+    "fusion": ("fuse on", "leave ours out of systems.run"),
 }
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def _require_asked(pipeline: Pipeline, keys: Iterable[str]) -> None:
         path = pipeline.artifact("questions").folder / "questions.parquet"
         splits = pq.read_table(path, columns=["split"])["split"].unique().to_pylist()
         for spec in asking:
-            if (split := spec.section["split"]) not in splits:
+            if (split := spec.section.get("split", "dev")) not in splits:  # a fusion's is always dev
                 what, cure = ASKING[spec.stage]
                 raise InputError(f"there are no {split} questions to {what}; {cure}, or add some")
 

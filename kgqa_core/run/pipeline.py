@@ -257,7 +257,7 @@ class Pipeline:
         stages: dict[str, str] = earlier[wanted[0]]["stages"]
         build = self.read_build(stages)
         if gone := stages.keys() - build.keys():
-            raise ArtifactError(f"build {wanted[0]} is not whole any more: {', '.join(sorted(gone))} was deleted")
+            raise ArtifactError(f"build {wanted[0]} is not whole any more; deleted: {', '.join(sorted(gone))}")
         about = {"left": now, "left_content": content_of(self.accepted())}
         self.note_build("rolled back", build, **about)  # first: killed after it, the next run does not go back unseen
         write_json(self._accepted, stages)

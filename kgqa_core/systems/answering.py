@@ -67,9 +67,9 @@ def ask_relations(prompts: Prompts, case: RelationsCase, how: Relations, decodin
 
 def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
     """Return the options that a reply scores above 0; none where there is no reply, or it could not be read."""
-    if reply and reply.log_probs:
-        return [*enumerate(weigh_plans(reply.log_probs))]
     scores = reply.result.scores if reply and isinstance(reply.result, Scores) else ()
+    if reply and reply.log_probs:  # one whose likelihood could not be told scores 0
+        scores = tuple(enumerate(weigh_plans(reply.log_probs)))
     return [pair for pair in scores if pair[1] > 0]
 
 

@@ -91,22 +91,23 @@ class Kaping(System):
         return replace(answer, counts={**answer.counts, "num_paths": len(paths), "num_unranked": prepared[1]})
 
     def _around(self, question: Question) -> tuple[list[Step], int]:
-        """Return the distinct triples within ``hops`` of the topics, nearest first, and how many edges were left."""
-        graph, found, num_left_out = self.search.graph, dict[tuple[int, int, int], Step](), 0
+        """Return the distinct triples within ``hops`` of the topics, nearest first, and how many more there are."""
+        graph, found, num_all = self.search.graph, dict[tuple[int, int, int], Step](), 0
         frontier = seen = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
         for _ in range(self.settings.hops):
             owner, relations, ends = graph.edges_of(frontier)
+            twice = np.isin(ends, frontier) & (relations >= graph.num_relations)  # met from their other end as well
+            num_all += int(np.count_nonzero(~(twice | np.isin(ends, np.setdiff1d(seen, frontier)))))
             turn = np.arange(len(owner)) - np.searchsorted(owner, owner)  # so that no hub crowds out the others
             edges = np.stack((frontier[owner], relations, ends))[:, np.argsort(turn, kind="stable")]
-            for place, (start, relation, end) in enumerate(zip(*edges, strict=True)):
+            for start, relation, end in zip(*edges, strict=True):
                 if len(found) == self.settings.max_ranked:
-                    num_left_out += len(ends) - place
                     break
                 step = graph.step(int(start), int(relation), int(end))
                 found.setdefault((step.head, step.relation, step.tail), step)
             frontier = np.setdiff1d(ends, seen)
             seen = np.union1d(seen, frontier)
-        return list(found.values()), num_left_out
+        return list(found.values()), num_all - len(found)
 
 
 KAPING = SystemType(

@@ -137,7 +137,7 @@ class EncodingCache:
             with written_whole(self.folder / _name_part(content)) as partial:
                 partial.write_bytes(content)
         except OSError as error:
-            cure = "free some space or set another cache folder"
+            cure = "free some space, or set KGQA_HOME to a folder that can be written"
             raise ArtifactError(
                 f"the cache of encodings in {self.folder} cannot be written: {error}; {cure}"
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,6 +28,7 @@ from benchmarks.workload import interleaved, ratio_of
 from kgqa_core.explorer.batch import has_torch_scatter
 from tests.conftest import Start
 from tests.explorer.worlds import make_question
+from tests.processes import assert_nothing_runs
 
 
 def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
@@ -211,3 +213,28 @@ def test_back_ends_that_differ_are_no_result() -> None:
 def test_a_sum_is_timed_with_every_back_end(rows: int | None, names: list[str]) -> None:
     found = measure_scatter(Case("some", 31, 7, 3, rows=rows), torch.device("cpu"), Size(repeats=1, calls=1))
     assert [row.split(" | ")[3] for row in found] == names
+
+
+SLEEPS = """
+import runpy, subprocess, sys
+from types import SimpleNamespace
+
+def run(home):
+    words = "import time; print('asleep', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", words]) as child:
+        child.wait()
+
+sys.modules["benchmarks.metaqa"] = SimpleNamespace(run=run)
+sys.argv[1:1] = ["metaqa", "--home"]
+runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_what_a_benchmark_started_ends_with_it(tmp_path: Path) -> None:
+    started = [sys.executable, "-c", SLEEPS, str(tmp_path)]
+    environment = {**os.environ, "KGQA_HOME": str(tmp_path)}
+    with subprocess.Popen(started, stdout=subprocess.PIPE, text=True, env=environment, cwd=measure.PROJECT) as process:
+        assert process.stdout is not None and process.stdout.readline() == "asleep\n"
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert_nothing_runs(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -102,6 +103,8 @@ CLOSED, KEPT = "the harbour is closed", "stopped: finished stages are kept"
         (PermissionError(13, "Permission denied", "a"), 5, "error: cannot read or write 'a': Permission denied"),
         (IsADirectoryError(21, "Is a directory", "x", None, "a"), 5, "error: cannot read or write 'a': Is a directory"),
         (OSError(28, "No space left"), 5, "error: cannot read or write: No space left; free some space"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), 5, "error: cannot read or write: Quota exceeded; free some space"),
+        (OSError(errno.EFBIG, "Too large"), 5, "error: cannot read or write: Too large; raise the limit"),
         (KeyboardInterrupt(), 130, KEPT),
         (SystemExit(128 + signal.SIGTERM), 143, KEPT),  # as the context of a run's Prefect server has it
     ],

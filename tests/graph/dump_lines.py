@@ -41,6 +41,8 @@ WELL_FORMED: dict[str, list[bytes]] = {
         line(HEAD, PARENT, r'"a \"b\" \\ \t\n\r\b\f\' é \u00e9\u20ac\U0001F600 é€😀"'),
         line(HEAD, PARENT, '"tab\tand\x00nul and <>{}"'),
         line(HEAD, PARENT, '"in English"@EN'),
+        line(HEAD, PARENT, '"in English" @en'),
+        line(HEAD, PARENT, '"1964" ^^\t<http://www.w3.org/2001/XMLSchema#gYear>'),
         line(HEAD, PARENT, '"a text"^^<http://www.w3.org/2001/XMLSchema#string>'),
         line(HEAD, PARENT, f'"{"long " * 3000}"'),
     ],

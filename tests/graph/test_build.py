@@ -118,6 +118,7 @@ def test_names_may_be_shared_and_the_first_of_two_counts(tmp_path: Path) -> None
         ("names.csv", 'label,name\nm.2,"Second, the"\n', "Second, the"),
         ("names.csv", "\ufeffid;name\r\nm.2;Second, the\r\n", "Second, the"),
         ("names.csv", "m.2\tSecond, the\n", "Second, the"),
+        ("names.csv", "m.2;Second, the\nm.4;Fourth\nm.3;Third\n", "Second, the"),
         ("names.tsv", "m.2\tSecond; the\n", "Second; the"),
     ],
 )

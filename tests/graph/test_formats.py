@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -101,6 +102,9 @@ def test_rows_are_read_as_the_layout_says(
         ("csv", "\ufeffSubject,Predicate,Object", "header: true (it names"),
         ("tsv", "\nHead\tRelation\tTail", "kb:2 looks like a header"),
         ("wikimovies", "Head|Relation|Tail", "or header: false (it is a triple)"),
+        ("csv", "sep=;\nhead;relation;tail", "kb: its first line, sep=;, is for spreadsheets. Remove it"),
+        ("csv", "# of 1954\nhead,relation,tail", "kb: its columns are named in line 2. Remove the lines before it"),
+        ("tsv", "arg1\trel\targ2", "header: true (it names"),
         ("csv", "source,target,relation", "columns: [source, relation, target] (it names"),
         ("csv", ":START_ID,:END_ID,:TYPE", "columns: [:START_ID, :TYPE, :END_ID] (it names"),
         ("csv", "entity,attribute,value", "header: true (it names"),
@@ -297,6 +301,10 @@ def test_numbers_with_a_point_are_whole_where_they_can_be_and_none_where_missing
         "1954", "12345678901", "76561198000000000", "0.5", "-100000000000", "1e+300",
     ]  # fmt: skip
     assert rejects == [(5, "empty field"), (6, "empty field")]  # as a table with gaps has them
+    tails = pa.array(map(Decimal, ("1954", "0", "1E10", "-10.5", "1.5E-9")), pa.decimal128(38, 10))  # as databases do
+    pq.write_table(pa.table({"head": list("abcde"), "relation": ["r"] * 5, "tail": tails}), path)
+    rows, _ = parse(path, "parquet")
+    assert [tail for _, _, tail in rows] == ["1954", "0", "10000000000", "-10.5000000000", "1.5E-9"]
 
 
 @pytest.mark.slow
@@ -339,6 +347,7 @@ from kgqa_core.graph.formats import format_of_lines
 FORMAT = format_of_lines("head;relation;tail", ";")
 """
 USE = """
+from decimal import Decimal
 from pathlib import Path
 from kgqa_core.config_file import read_config
 from kgqa_core.graph.build import build_graph

@@ -76,6 +76,8 @@ def test_parsing_never_raises(text: str) -> None:
         ("- **author**: 0.9 (it asks so)\n- **starred_actors** = **0.4**", ((0, 0.9), (2, 0.4))),
         ("author = 0,90", ((0, 0.9),)),  # as it is written in many countries
         ("author = 0.9 (since 1999, the 2nd of author 1980)", ((0, 0.9),)),  # years and places are no scores
+        ('{"author": 0.9, "starred_actors": 0.4}', ((0, 0.9), (2, 0.4))),  # all on one line
+        ("2: ^author = 0.8, 1: a = 0.5 = 0.3; author (10%)", ((1, 0.8), (3, 0.3), (0, 0.1))),
     ],
 )
 def test_scores_are_found_in_what_models_really_write(text: str, scores: tuple[tuple[int, float], ...]) -> None:
@@ -104,6 +106,7 @@ def test_the_score_of_a_single_candidate_is_no_year_and_nothing_that_explains_it
 
 def test_candidates_may_be_named_by_their_number_alone() -> None:
     assert parse_scores("1: 0.9\n2: 0.1\n3: 0.5", ["Dawn", "Dusk"], countdown=False) == Scores(((0, 0.9), (1, 0.1)))
+    assert parse_scores("1: 0.9, 2: 0.1", ["Dawn", "Dusk"], countdown=False) == Scores(((0, 0.9), (1, 0.1)))
     assert parse_scores("0: Heat = 0.9", ["Heat", "Heat"], countdown=False) == Scores(((0, 0.9),))
 
 
@@ -155,6 +158,8 @@ def test_odd_names_come_back(clue: str, option: str) -> None:
         ("- painter | ^painted_by", ((1, 1, 10.0),)),
         ("wrote -> a -> b = 3", ((0, 2, 3.0),)),
         ("wrote -> author = 9 (who wrote it, of 2)", ((0, 0, 9.0),)),
+        ("wrote -> author = 8/10, painter -> ^painted_by = 6 as it asks", ((0, 0, 8.0), (1, 1, 6.0))),
+        ("painter -> ^painted_by; wrote -> a -> b, wrote -> author (it asks)", ((1, 1, 10), (0, 2, 10), (0, 0, 10))),
         ("none", ()),
         ("No clue fits.", ()),
         ("wrote -> publisher = 9", ()),  # never offered

@@ -256,6 +256,7 @@ CONTENTS: dict[str, object] = {
     "still thinking": {
         "choices": [{"message": {"content": None, "reasoning_content": "Well, it"}, "finish_reason": "length"}]
     },
+    "parts": {"choices": [{"message": {"content": [{"thinking": [{"text": "Well"}]}, {"text": "a "}, {"text": "b"}]}}]},
     "cut short": {"choices": [{"message": {"content": "because"}, "finish_reason": "length"}]},
 }
 LEAKS: dict[str, tuple[int, str]] = {

@@ -236,6 +236,7 @@ def test_a_prompt_that_gets_nothing_says_why_and_the_others_go_on(server: Script
         ("bare", Generation("just this", num_tokens=3)),
         ("odd usage", Generation("a b", num_tokens=1)),
         ("absurd usage", Generation("a b", num_tokens=1)),  # a thousand of them are no 64-bit number
+        ("parts", Generation("a b", num_tokens=1)),
         ("half a character", Generation("\ufffd yes", num_tokens=3)),
         ("beyond stop", Generation("yes", num_tokens=4)),
         ("far beyond stop", Generation("yes", num_tokens=4)),  # its limit ended what nobody wanted

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions import coverage
 from kgqa_core.questions.build import QuestionReport
 from kgqa_core.questions.coverage import Coverage, fill_hops, lint_questions
 from kgqa_core.types import Question
@@ -92,6 +93,16 @@ def test_repeated_questions_are_told_from_leaks(films: KnowledgeGraph, asked: Ca
     assert found["shared_name", ""] == ("Rear Window",)  # by several entities: about the graph
     assert found["duplicate_question", "train"] == ("a = b",)
     assert found["question_in_two_splits", "test"] == ("a = c",)
+
+
+def test_shared_names_are_told_by_names_in_order_however_few_are_read_at_once(
+    films: KnowledgeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duckdb.connect", None)  # which held all names, whatever the run's limit of memory
+    for at_once in (1, 2, 2**16):
+        monkeypatch.setattr(coverage, "NAMES_AT_ONCE", at_once)
+        (finding,) = lint_questions([], searched(films, 1), {}).findings
+        assert (finding.kind, finding.count, finding.examples) == ("shared_name", 1, ("Rear Window",))
 
 
 # Hops of questions whose dataset does not say

@@ -106,7 +106,7 @@ def test_qald_numbers_the_questions_of_each_split_anew(tmp_path: Path) -> None:
 
 def test_a_file_of_queries_without_answers_is_an_error(tmp_path: Path) -> None:
     path = write_json(tmp_path / "test.json", {"questions": [qald("who?", "SELECT ?x WHERE { ?x wdt:P19 wd:Q2 }")]})
-    with pytest.raises(InputError, match=r"none of its 1 questions has an answer.*ask an endpoint"):
+    with pytest.raises(InputError, match=r"no question in it has an answer.*ask an endpoint"):
         list(open_format("qald").read(QuestionFile(path)))
 
 
@@ -124,6 +124,7 @@ def test_a_file_of_queries_without_answers_is_an_error(tmp_path: Path) -> None:
         ("SELECT (COUNT(dbr:Foo) AS ?n) { dbr:Bar_(x) dbo:a ?n }", [RESOURCE + "Foo", RESOURCE + "Bar_(x)"]),
         ("SELECT ?x { ?x dbo:a dbr:Dr._No_\\(film\\) }", [RESOURCE + "Dr._No_(film)"]),
         ("SELECT ?x { ?x dct:subject dbr:Category:Foo }", [RESOURCE + "Category:Foo"]),
+        ("a-" * 200_000, []),  # at once: from every hyphen on it took hours
         ("", []),
     ],
 )  # fmt: skip

@@ -105,10 +105,21 @@ def test_a_run_without_questions_to_score_says_so_before_it_trains(
     assert [outcome.key for outcome in ensure(pipeline, ["encodings"])][-1] == "encodings"  # which asks nothing
 
 
-def test_a_choice_without_dev_questions_says_so_before_anything_is_trained(towns: Path) -> None:
-    compared = "systems={run: [etd], answered_by: [oracle], choose: {grids: {etd: {num_candidates: [1, 2]}}}}"
-    pipeline = Pipeline(read_config(towns, [compared]))
-    with pytest.raises(InputError, match=r"no dev questions to choose settings on; leave systems\.choose out, or add"):
+GRID = "systems={run: [etd], answered_by: [oracle], choose: {grids: {etd: {num_candidates: [1, 2]}}}}"
+
+
+@pytest.mark.parametrize(
+    ("compared", "said"),
+    [
+        ([GRID], r"to choose settings on; leave systems\.choose out, or add"),
+        (["systems={run: [ours], answered_by: [oracle]}", "plans={planners: [dense]}", "dense={}"], "to fuse on; lea"),
+    ],
+)
+def test_a_choice_without_dev_questions_says_so_before_anything_is_trained(
+    towns: Path, compared: list[str], said: str
+) -> None:
+    pipeline = Pipeline(read_config(towns, compared))
+    with pytest.raises(InputError, match=f"no dev questions {said}"):
         ensure(pipeline, ["comparison"])
     assert pipeline.find("explorer-seed0") is None
 

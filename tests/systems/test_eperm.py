@@ -278,6 +278,13 @@ def test_relations_may_be_weighed_by_how_probable_a_line_is_that_names_them(fort
     assert paths_shown(model)[0] == "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.31)"  # .5 of 1.6
 
 
+def test_a_relation_whose_likelihood_could_not_be_told_is_impossible_beside_the_others(forty: Forty) -> None:
+    model = ScriptedModel().on("score_relations", "Path so far: (none)", scores=(-math.inf, -0.5, -math.inf))
+    model.on("score_relations", "Path so far: mayor\n", scores=(-0.1, -3.0, -5.0)).on("reason", "", "Mara Quill")
+    run(forty, model, relations="weighed", entity_scores=False)
+    assert len(model.prompts_of("score_relations")) == 2  # none on a path of probability 0, though the beam has room
+
+
 def test_without_a_plan_nothing_is_retrieved(forty: Forty) -> None:
     """Table 3, w/o evidence path: the predictor sees the question alone, and it is the only call."""
     model = ScriptedModel().on("reason", "", "Mara Quill")

@@ -56,6 +56,10 @@ def test_two_steps_show_triples_that_begin_behind_the_topic_and_none_twice(forty
     assert len(shown) == len(set(shown)) == answered.answer.counts["num_paths"]
     assert "Ida Moon → born_in → Port Amber" in shown and "Salt Road → directed_by → Ida Moon" in shown
     assert not any(one.endswith("→ Salt Road") for one in shown)  # the triple is there already, the other way
+    for most in (1, 9, len(shown), 100):  # the last two leave none out, whatever is met from both its ends
+        few = replace(system, settings=KapingSection(hops=2, max_ranked=most))
+        ((_, num_unranked),) = few.prepare([forty.question("born")])
+        assert num_unranked == len(shown) - min(most, len(shown))
     assert answers(forty, answered) == ["Port Amber"] and answered.faithful == (True,)
 
 

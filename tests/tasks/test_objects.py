@@ -105,6 +105,22 @@ def test_a_gzip_stays_as_it_is_and_goes_through_memory_in_blocks(
     assert told == [(f"fetching {bucket.address('big.nt.gz')} (MiB)", done, 2) for done in (1, 2, 2)]
 
 
+def test_many_small_objects_share_a_note_which_an_error_does_not_lose(
+    bucket: Bucket, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(9):
+        bucket.put(f"many/{number}", b"1")
+    local, write, copy = place(bucket.address("many"), own_home), Mock(wraps=objects.write_json), objects._copy
+    monkeypatch.setattr(objects, "write_json", write)
+    breaks = Mock(side_effect=lambda *given: copy(*given) if breaks.call_count < 6 else 1 / 0)
+    monkeypatch.setattr(objects, "_copy", breaks)
+    with pytest.raises(ZeroDivisionError):
+        objects.fetch(local, own_home, lambda *told: None)
+    monkeypatch.setattr(objects, "_copy", again := Mock(side_effect=copy))
+    objects.fetch(local, own_home, lambda *told: None)
+    assert (again.call_count, write.call_count) == (4, 2) and len([*local.iterdir()]) == 9
+
+
 def place(address: str, home: Path) -> Path:
     """Return where an address is fetched to."""
     given = f"dataset: {{name: d, source: plans, plan_files: {{train: '{address}'}}}}\nplans: {{planners: [dense]}}\n"

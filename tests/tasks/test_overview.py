@@ -64,13 +64,15 @@ def test_a_home_at_a_glance(own_home: Path) -> None:
 
 
 def test_a_damaged_list_of_moves_is_named_and_the_rest_shown(own_home: Path) -> None:
-    Releases(own_home, "kgqa-a").move("promoted", "r1", "better")
+    releases = Releases(own_home, "kgqa-a")
+    for kind, release in (("promoted", "r1"), ("promoted", "r2"), ("rolled back", "r1")):
+        releases.move(kind, release, "better")
     damaged = own_home / "releases" / "kgqa-b" / "moves.json"
     damaged.parent.mkdir()
     damaged.write_text("{", encoding="utf-8")
     shown = kgqa("status")
     assert shown.exit_code == 0, shown.stderr
-    assert "r1" in shown.stdout
+    assert "rolled back to r1" in " ".join(shown.stdout.split())  # who is champion now
     assert "Disk:" in shown.stdout
     assert f"{damaged} is damaged" in " ".join(shown.stdout.split())
     found = json.loads(kgqa("status", "--json").stdout)

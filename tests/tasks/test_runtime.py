@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from prefect.states import Completed, Crashed, Pending, Running, Scheduled
 from kgqa_core.errors import KgqaError
 from tasks.outbox import Note, write
 from tasks.runtime import dataset_lock, only_process, train_in_pool
+from tests.processes import wait_for
 from tests.tasks.published import a_run
 
 
@@ -30,6 +32,19 @@ def test_of_two_runs_of_a_dataset_the_second_waits_or_does_not_begin(tmp_path: P
             pass
     with dataset_lock(tmp_path, "a/b", wait=False):
         pass
+
+
+def test_who_waits_for_a_dataset_does_not_speak_of_artifacts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def wait() -> None:
+        with dataset_lock(tmp_path, "towns", wait=True):
+            pass
+
+    with dataset_lock(tmp_path, "towns", wait=True):
+        waiting = Thread(target=wait)
+        waiting.start()
+        wait_for(lambda: "waiting for another run, which holds" in caplog.text, "it says that it waits")
+    waiting.join()
+    assert not [said for said in caplog.messages if "artifact" in said.replace(str(tmp_path), "")]
 
 
 class Pools:

@@ -52,7 +52,7 @@ def test_each_move_is_told_once(hook: Replies, releases: Releases) -> None:
     assert (first["kind"], first["from"], first["to"]) == ("promoted", None, "a")
     assert (second["kind"], second["from"], second["to"]) == ("refused", "a", "b")
     assert (third["kind"], third["from"], third["to"]) == ("rolled back", "a", "c")
-    assert third["text"] == "kgqa-tiny: rolled back c (before: a): wrong since Tuesday"
+    assert third["text"] == "kgqa-tiny: rolled back to c (before: a): wrong since Tuesday"
     assert releases.moves()[2].when == third["when"]
 
 
