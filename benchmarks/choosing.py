@@ -31,11 +31,18 @@ SYSTEMS = {
     "etd": WEIGHED,
     "rog": {"plan_mass": 0.5},
     "ours": {"planner": "generator"},
-    "choose": {"num_questions": None, "grids": {"etd": {"explorer_weight": [0.0, 0.25, 0.5, 1.0]}}},
+    "choose": {
+        "num_questions": None,
+        "grids": {
+            "etd": {"explorer_weight": [0.0, 0.25, 0.5, 1.0]},
+            "etd hidden dense": {"dense_weight": [0.25, 0.5, 1.0, 2.0, 4.0]},
+        },
+    },
     "variants": {
         "rog on dense plans": {"system": "rog", "settings": {"plans": "dense", "plan_mass": 0.5}},
         "dense planner alone": {"system": "rog", "settings": {"plans": "dense", "reasoning": "none", "num_plans": 1}},
         "etd hidden": {"system": "etd", "settings": {**WEIGHED, **HIDDEN}},
+        "etd hidden dense": {"system": "etd", "settings": {**WEIGHED, **HIDDEN, "dense_weight": 1.0}},
         "etd choose": {"system": "etd", "settings": CHOSEN, "answered_by": ["lm", "random", "first"]},
         "etd choose hidden": {"system": "etd", "settings": {**CHOSEN, **HIDDEN}},
     },
@@ -89,8 +96,9 @@ def body(comparison: dict[str, Any]) -> list[str]:
     return [
         f"{comparison['num_questions']} of MetaQA's test questions of one and two hops, in wordings that no training "
         "question has; an explorer of one seed. `dense planner alone` answers all that its first plan reaches, without "
-        "a language model. `etd` weighs the chains of ten candidates as plans, `etd choose` asks for one of five; "
-        "random and first choose blindly. Weights were chosen on dev questions in other wordings.",
+        "a language model. `etd` weighs the chains of ten candidates as plans, `dense` by the dense planner, "
+        "too; `etd choose` asks for one of five; random and first choose blindly. Weights were chosen on dev questions "
+        "in other wordings.",
         "",
         *table_of(without(tables[0], "topics", "price", "lift", "published Hits@1")),
         "",

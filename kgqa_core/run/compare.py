@@ -21,7 +21,7 @@ from kgqa_core.errors import UnableError
 from kgqa_core.evaluation.predictions import Answer, SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.alignment import learn_wordings
-from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
+from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, Planner, PlanQuestion, weigh_plans
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.lm.calls import Meter
 from kgqa_core.lm.types import LanguageModel
@@ -191,9 +191,13 @@ class Parts:
 
             exists = steps_around(path_constraints(self.search))
             return PlanSource(EncoderPlanner(self.encode, exists, self.search.max_hops), self.mask_topics)
-        planner, meter = self.stack.enter_context(open_planner(self.pipeline, source, self.seed, row=self.row))
+        return PlanSource(self.planner(source), self.mask_topics)
+
+    def planner(self, name: str) -> Planner:
+        """Return a planner that the run has trained; what a language model of its own costs is counted."""
+        planner, meter = self.stack.enter_context(open_planner(self.pipeline, name, self.seed, row=self.row))
         self.meters += [meter] if meter is not None else []
-        return PlanSource(planner, self.mask_topics)
+        return planner
 
     def asker(self) -> PlanAsker:
         """Return how the language model that answers is asked about plans that exist."""

@@ -146,6 +146,9 @@ EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), roles=lambd
 
 # ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
 
+WeighPlans = Callable[[Sequence[PlanQuestion], Sequence[Sequence[LabelPath]]], list[list[float]]]
+"""(questions, plans of each) -> their log-probabilities."""
+
 LEAST = 1e-12  # probability: what the explorer has as zero stays comparable
 
 
@@ -161,6 +164,7 @@ class EtdSection(Section):
     only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
     determine: Literal["choose", "plan"] = "choose"  # plan (ours): whose chain is the model's most probable plan
     explorer_weight: Annotated[float, Field(ge=0)] = 1.0  # with plan: exponent of the explorer's probability
+    dense_weight: Annotated[float, Field(ge=0)] = 0.0  # with plan: exponent of the dense planner's probability
 
 
 class DualrSection(EtdSection):
@@ -181,6 +185,7 @@ class Etd(System):
     explore: Answer  # the first ``num_candidates`` with evidence
     settings: EtdSection
     judge: PlanAsker | None = None  # how plans are asked about; needed where they determine
+    dense: WeighPlans | None = None  # by the dense planner; needed where it has a weight
     mask_topics: bool = True  # as its planner reads questions
     on_rows: ClassVar[bool] = False  # the explorer turns rows back into entities itself
 
@@ -202,9 +207,10 @@ class Etd(System):
     def _weigh(self, question: Question, explored: Prediction) -> Rounds:
         """Return those of the first N whose chain is the most probable plan: a likelihood each, no text is generated.
 
-        It is multiplied by the explorer's probability of the chain's best candidate, to the power ``explorer_weight``;
-        hidden probabilities count for nothing. Candidates without a chain are not weighed; where all have one plan,
-        nobody is asked. Return also the chosen chain's share of all products.
+        It is multiplied by the explorer's probability of the chain's best candidate, to the power ``explorer_weight``,
+        and the dense planner's of the chain, to the power ``dense_weight``; hidden probabilities count for nothing.
+        Candidates without a chain are not weighed; where all have one plan, nobody is asked. Return also the chosen
+        chain's share of all products.
         """
         judge = self.judge
         assert judge is not None
@@ -217,12 +223,15 @@ class Etd(System):
         options, sure = list(best), 1.0
         if len(options) > 1:
             inside = self.search.place([question])[0]
-            case = judge.case(PlanQuestion(question.id, inside.asked(self.mask_topics), inside.topics))
+            asked = PlanQuestion(question.id, inside.asked(self.mask_topics), inside.topics)
+            case = judge.case(asked)
             (reply,) = yield [Ask(judge.instruction, case, options=tuple(map(render_plan, options)))]
             if isinstance(reply.result, ParseFailure):
                 return reply.result, None
             weight = self.settings.explorer_weight if self.settings.probabilities else 0.0
             told = np.asarray(reply.log_probs) + weight * np.log(np.maximum([*best.values()], LEAST))
+            if self.dense is not None:
+                told += self.settings.dense_weight * np.asarray(self.dense([asked], [options])[0])
             options, sure = [options[int(np.argmax(told))]], max(weigh_plans(told.tolist()))
         chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
         return Choice(chosen, "plan" if chosen else "abstained"), sure
@@ -281,8 +290,9 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
 def _open_etd(parts: Any) -> Etd:
     kept = parts.settings
     judge = parts.asker() if kept.determine == "plan" else None
+    dense = parts.planner("dense").weigh if judge and kept.dense_weight else None
     explore = parts.candidates(kept.num_candidates)
-    return Etd(parts.search, parts.prompts, explore, kept, judge, parts.mask_topics)
+    return Etd(parts.search, parts.prompts, explore, kept, judge, dense, parts.mask_topics)
 
 
 ETD = SystemType(
@@ -291,5 +301,6 @@ ETD = SystemType(
     roles=lambda settings: ("plan",) if settings.determine == "plan" else ("reason",),
     explores=True,
     hard_negatives=True,
+    plan_source=lambda settings: "dense" if settings.determine == "plan" and settings.dense_weight else "none",
 )
 DUALR = replace(ETD, settings=DualrSection, depends_on_run=lambda settings: settings.explorer)

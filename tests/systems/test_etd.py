@@ -14,14 +14,14 @@ import pytest
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
-from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.run.compare import Parts
 from kgqa_core.systems.etd import ETD, AnswerCost, Etd, EtdSection, ExplorerAlone, ExplorerSystem
 from kgqa_core.systems.types import Answered
 from kgqa_core.text.encoder import HashEncoder
-from kgqa_core.types import Prediction, Question, ReasoningPath, Step
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, Step
 from tests.scripted import ScriptedModel
 from tests.systems.asking import answer_all
 from tests.systems.conftest import untrained
@@ -263,19 +263,19 @@ def weigh(world: World, *scores: float, **settings: object) -> Answered:
     model = ScriptedModel()
     if scores:
         model.on("plan", "the director of [topic] appear", scores=scores)
-    section = EtdSection.model_validate({"determine": "plan", **settings})
     asker = PlanAsker(PlanInstruction(read_prompts()), PathConstraints(world.walk.graph))
-    system = Etd(world.walk, read_prompts(), world.explored.answer, section, judge=asker)
     question = replace(world.question, masked=world.question.text.replace("Birch", "[topic]"))
+
+    def weigh_densely(asked: Sequence[PlanQuestion], plans: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
+        assert [one.text for one in asked] == [question.masked]
+        return [[-2.0 if len(plan) == 3 else -0.5 for plan in own] for own in plans]
+
+    section = EtdSection.model_validate({"determine": "plan", **settings})
+    system = Etd(world.walk, read_prompts(), world.explored.answer, section, asker, weigh_densely)
     (answered,) = answer_all(system, [question], world.walk, model)
     model.check_done()
-    if scores:
-        assert model.options == [
-            (
-                "<PATH>directed_by<SEP>^directed_by<SEP>release_year</PATH>",
-                "<PATH>starred_actors<SEP>release_year</PATH>",
-            )
-        ]
+    first = "<PATH>directed_by<SEP>^directed_by<SEP>release_year</PATH>"
+    assert model.options == ([(first, "<PATH>starred_actors<SEP>release_year</PATH>")] if scores else [])
     return answered
 
 
@@ -291,10 +291,12 @@ def test_where_plans_determine_all_candidates_of_the_most_probable_chain_are_ans
     assert world.answers(weigh(world, -1.5, -0.5, probabilities=False)) == ["2001"]
     assert world.answers(weigh(world, -1.5, -0.5, explorer_weight=0.5)) == ["2001"]
     assert world.answers(weigh(world, -3.0, -0.5, explorer_weight=2.5)) == ["1999", "2003"]
+    # The dense planner finds the second chain more probable, by e to the power of 1.5.
+    assert world.answers(weigh(world, -0.5, -1.0, probabilities=False, dense_weight=0.3)) == ["1999", "2003"]
+    assert world.answers(weigh(world, -0.5, -1.0, probabilities=False, dense_weight=0.4)) == ["2001"]
     # As sure as the chosen chain's share of both: the model alone would give 1999's .27.
     assert weigh(world, -1.5, -0.5).confidence == pytest.approx(0.6 / (0.6 + 0.2 * math.e))
-    lost = weigh(world, -math.inf, -math.inf)  # nobody could tell
-    assert lost.answer.prediction.abstained
+    assert weigh(world, -math.inf, -math.inf).answer.prediction.abstained  # nobody could tell
 
 
 def test_where_plans_determine_what_leaves_no_choice_is_not_asked(world: World) -> None:
