@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, combinations, islice, zip_longest
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
@@ -172,6 +172,7 @@ class ChainOfThoughtInstruction(ExplainInstruction):
 
 # How FiSKE's released code begins questions, so that what is asked for is a clue, too:
 WH_WORDS = {"who": "which person", "where": "which place", "when": "what time"}
+MOST_ENDS = 100  # of words and signs in a question whose clues are held to it: n ends have some n n / 2 runs of words
 _HEADING = re.compile(r"(?i)^\W*(?:\d+\W+)?(?:here are )?(?:the )?(?:clues?|key ?words?)\W*(?:are\s*)?:[\s*]*")
 
 
@@ -201,3 +202,12 @@ class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
         """Return the clues that are taught, one per line; None where they would be read as something else."""
         text = write_answers(case.answers or ())
         return text if case.answers and self.parse(text, case) == case.answers else None
+
+    def constraint(self, case: ReasonCase) -> Constraint | None:
+        """Return that clues are runs of the question's words, with or without the signs around; None: any text."""
+        places = [match.start() for match in re.finditer(r"(?<!\w)|(?!\w)", case.question)]  # not inside of a word
+        if not case.bound or len(places) > MOST_ENDS or len(case.question.split()) < 2:  # some scripts have no blanks
+            return None
+        cut = {case.question[start:end] for start, end in combinations(places, 2)}
+        runs = sorted(run for run in cut if run == run.strip())
+        return Lines(runs, runs[0])

@@ -14,6 +14,7 @@ from kgqa_core.instructions.examples import Source, make_examples
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction
 from kgqa_core.instructions.types import Example
+from kgqa_core.lm.calls import is_allowed
 
 CASES = ("extract_clues", "map_relations", "map_entities")
 
@@ -115,3 +116,18 @@ def test_clues_that_would_be_read_as_something_else_are_not_taught(world: Any) -
     for clues in (("Hello, World",), ("maker", "maker ")):
         case = ReasonCase("?", answers=clues)
         assert instruction.target(case) is None or instruction.parse(instruction.target(case) or "", case) == clues
+
+
+def test_where_answers_are_held_to_what_is_shown_clues_are_words_of_the_question(world: Any) -> None:
+    """A small model misspells rare names, and then no entity is found."""
+    instruction = ExtractCluesInstruction(world.prompts)
+    case = ReasonCase("who's in 'Truth or Lies, N.M.' and Mr. Jones?", bound=True)
+    bound = instruction.constraint(case)
+    assert bound is not None
+    for clues in ("Truth or Lies, N.M.\nMr. Jones", "s in", "in\nTruth", "'Truth or Lies, N.M.'", "Jones\nMr. Jones?"):
+        assert is_allowed(bound, clues)
+    for strange in ("", "Truht or Lies", "ruth", "Jones\nJones", "Mr. Jones\n", "Truth Lies"):
+        assert not is_allowed(bound, strange)
+    assert instruction.constraint(replace(case, bound=False)) is None
+    for text in ("谁导演了这部电影？", "why " * 51, ". " * 10_000):  # a script without blanks; too many runs of words
+        assert instruction.constraint(replace(case, question=text)) is None
