@@ -232,7 +232,7 @@ runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
 
 def test_what_a_benchmark_started_ends_with_it(tmp_path: Path) -> None:
     started = [sys.executable, "-c", SLEEPS, str(tmp_path)]
-    environment = {**os.environ, "KGQA_HOME": str(tmp_path)}
+    environment = {**os.environ, "KGQA_HOME": str(tmp_path), "PYTHONPATH": str(measure.PROJECT)}
     with subprocess.Popen(started, stdout=subprocess.PIPE, text=True, env=environment, cwd=measure.PROJECT) as process:
         assert process.stdout is not None and process.stdout.readline() == "asleep\n"
         process.terminate()
