@@ -347,7 +347,6 @@ from kgqa_core.graph.formats import format_of_lines
 FORMAT = format_of_lines("head;relation;tail", ";")
 """
 USE = """
-from decimal import Decimal
 from pathlib import Path
 from kgqa_core.config_file import read_config
 from kgqa_core.graph.build import build_graph

@@ -273,6 +273,7 @@ NOT_MADE = r"needs 'dense-seed0', which this run does not make: .*leave the syst
         (PLANNING + "systems: {oracle: {error: 2}}\n", "systems.oracle.error = 2"),
         (ORACLE + "run: [rog], rog: {plans: dense}}\n", NOT_MADE),
         (ORACLE + "run: [ours], ours: {planner: dense}}\n", NOT_MADE),
+        (ORACLE + "run: [etd], etd: {determine: plan, dense_weight: 1}}\n", NOT_MADE),
         (PLANS_ONLY + "systems: {answered_by: [oracle]}\n", "a dataset of plans has no graph to answer from"),
         (PLANS_ONLY + "explorer: {steps: 1, edge_budget: 5, epochs: 1}\n", "has no graph to explore"),
         (PLANS_ONLY.replace("plans: {planners: [dense], seeds: [0, 1]}\n", ""), "missing key 'plans'"),
