@@ -7,7 +7,8 @@ PYTHON ?=
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt
+# Python compiles what it imports; compiling all that is installed takes over a minute, and most of it is never imported.
+PIP := $(BIN)/python -m pip install $(PIP_ARGS) --no-compile -c constraints.txt
 # More workers than four hold more memory than they save time.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
