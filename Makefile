@@ -58,6 +58,7 @@ clean: ## remove .venv, caches and build outputs (never KGQA_HOME, where artifac
 # A stamp is written last: what was interrupted is done again.
 $(VENV)/created.stamp:
 	python=$$(.ci/find-python $(PYTHON)) && "$$python" -m venv --clear $(VENV)
+	$(PIP) --upgrade pip # those that come with Python take twice as long
 	touch $@
 
 # torch first and alone: left to the resolver, its open range pulls gigabytes.
