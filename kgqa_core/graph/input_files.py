@@ -133,8 +133,8 @@ def end_line(file: IO[bytes], path: Path) -> int:
     return file.tell()
 
 
-def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads, and how many of its bytes were read so far.
+def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[bytes]:
+    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads.
 
     A block ends behind the last line end within ``block_bytes`` (of a longer line: within as many more as it takes).
     So blocks depend on the text alone, and reading may begin at any of them: at byte ``skip`` of the text. Raises
@@ -170,7 +170,7 @@ def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[tuple[bytes
                 end = end or len(text)  # the last line of the file may lack its end
                 rest = text[end:]
                 at += end
-                yield (text[:end] if rest else text), file.tell()
+                yield text[:end] if rest else text
 
 
 def syntax_of(path: Path) -> str:

@@ -181,14 +181,9 @@ def is_evidence(graph: KnowledgeGraph, path: ReasoningPath, answer: int) -> bool
             return False
         if not (0 <= head < graph.num_entities and 0 <= tail < graph.num_entities):
             return False
-        # bisect beside numpy: of a few numbers, a call of searchsorted takes several times longer.
-        first, last = int(graph.group_ptr[head]), int(graph.group_ptr[head + 1])
-        group = bisect_left(graph.group_relation, step.relation, first, last)
-        if group == last or graph.group_relation[group] != step.relation:
-            return False
-        first, last = int(graph.edge_ptr[group]), int(graph.edge_ptr[group + 1])
-        place = bisect_left(graph.edge_tail, tail, first, last)
-        if place == last or graph.edge_tail[place] != tail:
+        tails = graph.neighbors(head, step.relation)
+        place = bisect_left(tails, tail)
+        if place == len(tails) or tails[place] != tail:
             return False
         here = end
     return here == answer

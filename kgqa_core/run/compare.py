@@ -183,7 +183,7 @@ class Parts:
             return PlanSource(self.asker(), self.mask_topics)
         if source == "random":
             space = path_constraints(self.search)
-            return PlanSource(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
+            return PlanSource(RandomPlans(space, self.seed), self.mask_topics)
         if source == "none":
             return PlanSource(FixedPlans({}), self.mask_topics)
         if source == "encoder":
@@ -221,7 +221,7 @@ class Parts:
             for one in read_cases(folder, split)
         }
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
-        return find_hard_negatives(self.search.graph, space, placed, golds, seed=self.systems.draw)
+        return find_hard_negatives(space, placed, golds, seed=self.systems.draw)
 
     def _model(self) -> LanguageModel:
         """Return whoever plays the language model, metered and held to the cap of calls."""
