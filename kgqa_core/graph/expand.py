@@ -72,7 +72,7 @@ class Expander:
         self._order = np.empty(graph.num_entities + 1, dtype=np.int32)  # pages never written to take no memory
         self._left = np.empty(graph.num_entities, dtype=np.int32)
 
-    def expand(self, topics: Sequence[int]) -> Expansion:
+    def expand(self, topics: Sequence[int] | Ints) -> Expansion:
         """Return where the walk from ``topics`` comes to; InputError where one is no entity of the graph."""
         start = np.asarray(topics, dtype=np.int64)
         if len(start) and not 0 <= start.min() <= start.max() < self._num_entities:
@@ -99,8 +99,7 @@ def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Boo
         dtype=np.bool_,
     ).reshape(len(patterns), len(labels))
     unused = [pattern for pattern, matches in zip(patterns, named, strict=True) if not matches.any()]
-    found: Bools = np.logical_or.reduce(named, axis=0)
-    return found, unused
+    return named.any(axis=0), unused
 
 
 def read_cvts(graph: KnowledgeGraph) -> Bools | None:

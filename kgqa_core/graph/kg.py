@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph import csr
 from kgqa_core.graph.csr import Ints, SortedIndex, expand_ranges, open_array, sorted_distinct
@@ -128,13 +129,14 @@ class KnowledgeGraph:
 
     @cached_property
     def _folded_aliases(self) -> tuple[Ints, pa.Array]:
-        """Entity and case-folded text of each alias; read on first use, none where the graph's source gives none."""
+        """Entity and case-folded text of each alias; read on first use."""
+        table = self.read_aliases()
+        return table["entity_id"].to_numpy(), csr.fold(table["alias"].combine_chunks())
+
+    def read_aliases(self) -> pa.Table:
+        """Return schemas.ALIASES; no row where the graph's source gives none."""
         path = self.folder / "aliases.parquet"
-        if not path.is_file():
-            return np.empty(0, dtype=np.int32), pa.array([], pa.large_string())
-        with pq.ParquetFile(path) as file:
-            table = file.read().combine_chunks()
-        return table["entity_id"].to_numpy(), csr.fold(pa.array(table["alias"].to_pylist(), pa.string()))
+        return pq.read_table(path, schema=schemas.ALIASES) if path.is_file() else schemas.ALIASES.empty_table()
 
     def ids_of_alias(self, name: str) -> tuple[int, ...]:
         """Return the entities with this alias whatever its case, ascending. Looks through all aliases."""
