@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.errors import ArtifactError, ConfigError
+from kgqa_core.errors import ArtifactError
 from kgqa_core.graph import build
 from kgqa_core.graph.closure_walk import Closure, Query
 from kgqa_core.graph.csr import SHARED_NAMES, write_string_indexes
@@ -83,11 +83,9 @@ def build_from_dump(
     without a name is called by the last part of its IRI. ``named``: of topics that are names, the labels that bear
     them. These are walked as well, and the name itself may be no node.
 
-    Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
-    ArtifactError where a folder holds no parsed dump.
+    Raises InputError where the dumps hold no triple, or none of the topics; ArtifactError where a folder holds no
+    parsed dump.
     """
-    if hub_cap is not None and hops is None:
-        raise ConfigError(f"dataset.graph.hub_cap = {hub_cap} needs hops; leave it out for the whole dump")
     out_dir.mkdir(parents=True, exist_ok=True)
     with (
         scratch_folder(out_dir / "closure.work") as work,
