@@ -353,8 +353,9 @@ def signals_heeded() -> Iterator[None]:
             raise
 
     is_main = threading.current_thread() is threading.main_thread()  # no other gets signals
-    signals = signal.valid_signals() if is_main else ()
-    usual = {number: handler for number in signals if callable(handler := signal.getsignal(number))}
+    handlers = {number: signal.getsignal(number) for number in (signal.valid_signals() if is_main else ())}
+    usual: dict[int, Callable[[int, FrameType | None], Any]]
+    usual = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in usual:
         signal.signal(number, note)
     try:

@@ -93,20 +93,13 @@ class Csr(NamedTuple):
 
 def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, num_relations: int) -> Csr:
     """Build the CSR of distinct triples that are sorted by (head, relation, tail); three arrays [E]."""
-    forward = np.bincount(heads, minlength=num_entities)
-    backward = np.bincount(tails, minlength=num_entities)
     # The triples come sorted by head, so a stable sort by (tail, relation) leaves the heads ascending in a group.
     order = np.argsort(tails.astype(np.int64) * num_relations + relations, kind="stable")
-    # An entity's forward edges stand before its backward ones: shift each block by what the other kind puts before it.
-    forward_at = np.arange(len(heads)) + counts_before(backward)[heads]
-    backward_at = np.arange(len(heads)) + np.cumsum(forward)[tails[order]]
-    owner = np.empty(2 * len(heads), dtype=np.int32)
-    relation = np.empty_like(owner)
-    edge_tail = np.empty_like(owner)
-    owner[forward_at], owner[backward_at] = heads, tails[order]
-    relation[forward_at], relation[backward_at] = relations, relations[order] + num_relations
-    edge_tail[forward_at], edge_tail[backward_at] = tails, heads[order]
-    return group_edges(owner, relation, edge_tail, num_entities)
+    owner = np.concatenate([heads, tails[order]], dtype=np.int32)
+    relation = np.concatenate([relations, relations[order] + num_relations], dtype=np.int32)
+    edge_tail = np.concatenate([tails, heads[order]], dtype=np.int32)
+    merged = np.argsort(owner, kind="stable")  # of two ascending halves: quick, and forward edges stand first
+    return group_edges(owner[merged], relation[merged], edge_tail[merged], num_entities)
 
 
 def group_edges(owners: Ints, relations: Ints, tails: Ints, num_entities: int) -> Csr:

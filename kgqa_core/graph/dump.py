@@ -137,20 +137,18 @@ def _open_part(path: Path, schema: pa.Schema, group_rows: int) -> Iterator[Calla
     """Yield what adds a block's rows to a file; row groups end with a block, so they depend on the dump alone."""
     held: list[pa.Table] = []
 
-    def write(at_least: int) -> None:
-        num_rows = sum(table.num_rows for table in held)
-        if num_rows >= at_least:
-            writer.write_table(pa.concat_tables(held), row_group_size=num_rows)
-            held.clear()
-
     def add(table: pa.Table) -> None:
         held.append(table)
-        write(group_rows)
+        num_rows = sum(one.num_rows for one in held)
+        if num_rows >= group_rows:
+            writer.write_table(pa.concat_tables(held), row_group_size=num_rows)
+            held.clear()
 
     with written_whole(path) as partial:
         with pq.ParquetWriter(partial, schema, compression="zstd", compression_level=1) as writer:
             yield add
-            write(1)
+            if any(one.num_rows for one in held):
+                writer.write_table(pa.concat_tables(held))
         sync(partial)
 
 

@@ -99,7 +99,8 @@ def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Boo
         dtype=np.bool_,
     ).reshape(len(patterns), len(labels))
     unused = [pattern for pattern, matches in zip(patterns, named, strict=True) if not matches.any()]
-    return named.any(axis=0), unused
+    found: Bools = np.logical_or.reduce(named, axis=0)
+    return found, unused
 
 
 def read_cvts(graph: KnowledgeGraph) -> Bools | None:

@@ -123,16 +123,6 @@ def unpack(path: Path, folder: Path) -> Path:
     return plain
 
 
-def end_line(file: IO[bytes], path: Path) -> int:
-    """Read on to the end of a line and return its byte; raise InputError where MAX_LINE_BYTES do not reach it."""
-    if len(file.readline(MAX_LINE_BYTES + 1)) > MAX_LINE_BYTES:
-        raise InputError(
-            f"{path}: the line that holds byte {file.tell()} of the text is longer than {MAX_LINE_BYTES} bytes. "
-            "Do its lines end in a line feed?"
-        )
-    return file.tell()
-
-
 def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[bytes]:
     """Yield the blocks of whole lines of RDF as N-Triples or N-Quads.
 

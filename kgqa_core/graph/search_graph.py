@@ -61,11 +61,6 @@ class Subgraphs:
         found, inside = self._look_up(question_id, np.array(sorted(entities), dtype=np.int64))
         return found[inside]
 
-    def inside(self, question_id: str, entities: Sequence[int]) -> tuple[int, ...]:
-        """Return those entities, in their order, that are in a question's subgraph; none where it has none."""
-        _, inside = self._look_up(question_id, np.array(entities, dtype=np.int64))
-        return tuple(entity for entity, is_inside in zip(entities, inside.tolist(), strict=True) if is_inside)
-
     def _look_up(self, question_id: str, entities: Ints) -> tuple[Ints, Bools]:
         """Return the row of each entity in the question's block, and whether it is there; a question may have none."""
         block = self.block_of.get(question_id)
@@ -138,7 +133,7 @@ class SearchGraph:
         """Return linked questions whose entities are those of ``graph``; InputError where one has no subgraph."""
         return list(map(self.subgraphs.to_rows, questions)) if self.subgraphs else list(questions)
 
-    def to_entities(self, ids: Sequence[int]) -> tuple[int, ...]:
+    def to_entities(self, ids: Sequence[int] | Ints) -> tuple[int, ...]:
         """Return the entities that some ids of ``graph`` stand for."""
         return tuple(ids) if self.subgraphs is None else tuple(self.subgraphs.entity[list(ids)].tolist())
 

@@ -91,7 +91,9 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     if linked and systems.topics == "linked":
         questions = link_topics(questions, TextLinker(NameIndex(search.entities), read_questions(folder, "train")))
         if (blocks := search.subgraphs) is not None:  # what a question's subgraph lacks is not found
-            questions = [replace(one, topics=blocks.inside(one.id, one.topics)) for one in questions]
+            questions = [
+                replace(one, topics=search.to_entities(blocks.rows_of(one.id, one.topics))) for one in questions
+            ]
     return questions
 
 
