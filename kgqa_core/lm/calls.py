@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from kgqa_core.config_lm import ROLES, UNLIMITED, Budget, Price, Role
-from kgqa_core.errors import ConfigError, KgqaError
+from kgqa_core.config_lm import ROLES, Price, Role
+from kgqa_core.errors import KgqaError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
 from kgqa_core.lm.search import THOUGHTS, cut_loop
 from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
@@ -71,34 +71,24 @@ class Meter:
         self.prices: dict[str, Price | None] = {}  # model -> what its calls cost; None: nobody knows
         self._guard = threading.Lock()
         self._accounts = defaultdict[Account, Usage](Usage)
-        self._spent: dict[tuple[str, str], list[float]] = {}  # (system, question) -> calls, tokens, seconds, money
-        self._stopped: dict[str, str] = {}  # question -> limit that it reached
+        self._spent = Counter[tuple[str, str]]()  # (system, question) -> calls
+        self._stopped: dict[str, str] = {}  # question -> limit that it reached: calls
 
     def charge(self, account: Account, usage: Usage) -> None:
-        """Add ``usage`` to an account and, where the account is a question's, to what that has spent."""
+        """Add ``usage`` to an account, and its calls to what the question has spent."""
         with self._guard:
             Meter.num_paid += usage.paid_calls
             total = self._accounts[account]
             for name in FIGURES:
                 setattr(total, name, getattr(total, name) + getattr(usage, name))
-            if account.question_id:
-                price = self.prices.get(account.model)
-                spent = self._spent.setdefault((account.system, account.question_id), [0.0] * 4)
-                spent[0] += usage.num_calls
-                spent[1] += usage.num_prompt_tokens + usage.num_tokens
-                spent[2] += usage.seconds
-                spent[3] += price.of(usage.num_prompt_tokens, usage.num_tokens) if price else 0.0
+            self._spent[account.system, account.question_id] += usage.num_calls
 
-    def may_ask(self, system: str, question_id: str, budget: Budget, *, pending: int) -> bool:
+    def may_ask(self, system: str, question_id: str, max_calls: int | None, *, pending: int) -> bool:
         """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not."""
-        if not question_id or budget == UNLIMITED:
+        if not question_id or max_calls is None or self._spent[system, question_id] + pending < max_calls:
             return True
-        calls, *others = self._spent.get((system, question_id), (0.0,) * 4)
-        for (name, limit), total in zip(budget, (calls + pending, *others), strict=True):
-            if limit is not None and total >= limit:
-                self._stopped.setdefault(question_id, name)
-                return False
-        return True
+        self._stopped[question_id] = "calls"
+        return False
 
     def usage(self, **where: str) -> Usage:
         """Return the sum over the accounts whose fields are those given: ``usage(system="rog")``."""
@@ -120,7 +110,7 @@ class Meter:
                 figures["paid_money"] = price.of(usage.paid_prompt_tokens, usage.paid_tokens) if price else None
                 rows.append(account._asdict() | figures)
             taken = pa.Table.from_pylist(rows, schema=METER), self._stopped
-            self._accounts, self._spent, self._stopped = defaultdict(Usage), {}, {}
+            self._accounts, self._spent, self._stopped = defaultdict(Usage), Counter(), {}
         return taken
 
 
@@ -172,17 +162,16 @@ class Metered:
         *,
         meter: Meter,
         store: CallStore | None = None,
-        budget: Budget = UNLIMITED,
+        max_calls: int | None = None,
         system: str = "",
         price: Price | None = None,
     ) -> None:
-        """Wrap ``model``; ``system`` is whose accounts are charged, ``price`` None where nobody knows it."""
+        """Wrap ``model``; ``system`` is whose accounts are charged, ``price`` None where nobody knows it.
+
+        ``max_calls``: of one question, those that were kept included; None: no limit.
+        """
         self.name, self.meter = model.name, meter
-        self._model, self._store, self._budget, self._system = model, store, budget, system
-        if budget.money is not None and price is None:
-            raise ConfigError(
-                f"budget.money = {budget.money} needs a price, and {self.name} has none in conf/prices.yaml"
-            )
+        self._model, self._store, self._max_calls, self._system = model, store, max_calls, system
         meter.prices[self.name] = price
 
     @property
@@ -220,7 +209,7 @@ class Metered:
         pending, allowed = Counter[str](), list[bool]()
         for ask in asks:  # has its question room for it, those before it in the batch counted?
             question = ask.prompt.question_id
-            may = self.meter.may_ask(self._system, question, self._budget, pending=pending[question])
+            may = self.meter.may_ask(self._system, question, self._max_calls, pending=pending[question])
             allowed.append(may)
             pending[question] += may
         going = [ask for ask, may in zip(asks, allowed, strict=True) if may]

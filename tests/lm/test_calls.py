@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kgqa_core import schemas
 from kgqa_core.config_file import read_yaml, validated
-from kgqa_core.config_lm import Budget, Price, Prices
+from kgqa_core.config_lm import Price, Prices
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, text_key
 from kgqa_core.lm.calls import Meter, Metered
@@ -93,12 +93,11 @@ def test_whatever_is_asked_a_resumed_run_has_the_table_of_the_first_and_pays_not
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[list[int], int, str]], stops: int
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    budget = Budget(calls=stops, tokens=60)
 
     def run(model: FakeModel, until: int) -> tuple[Meter, list[list[list[str]]]]:
         said = []
         with CallStore(folder) as store:
-            metered = around(model, store=store, system="s", budget=budget, price=PRICE)
+            metered = around(model, store=store, system="s", max_calls=stops, price=PRICE)
             for numbers, num, method in rounds[:until]:
                 prompts = [Prompt(f"question {n}", question_id=f"q{n}", instruction="plan") for n in numbers]
                 how = Decoding(method="sample" if method == "sample" else "beam", num_returns=num, seed=5)
@@ -178,43 +177,32 @@ def test_failures_are_counted_and_asked_again(store: CallStore) -> None:
 
 def test_a_question_over_its_budget_of_calls_is_stopped_and_the_others_go_on() -> None:
     model, meter = FakeModel(), Meter()
-    metered = around(model, meter=meter, budget=Budget(calls=2), system="tog")
+    metered = around(model, meter=meter, max_calls=2, system="tog")
     prompts = [Prompt(f"{n}", question_id="greedy" if n < 5 else "modest") for n in range(6)]
     results = metered.generate(prompts)
     assert [own[0].problem for own in results] == ["", "", "budget", "budget", "budget", ""]
     assert len(model.asked) == 3
     greedy = meter.usage(question_id="greedy")
     assert (greedy.num_calls, greedy.num_stopped) == (2, 3)
-    other_system = around(model, meter=meter, budget=Budget(calls=2), system="fiske")
+    other_system = around(model, meter=meter, max_calls=2, system="fiske")
     assert other_system.generate(prompts[:1])[0][0].problem == ""
     assert meter.take()[1] == {"greedy": "calls"}
     assert metered.generate(prompts[:1])[0][0].problem == ""  # the accounts began anew
-    assert around(model, budget=Budget(calls=0)).generate([Prompt("of no question")])[0][0].problem == ""
-
-
-@pytest.mark.parametrize(
-    ("budget", "limit"), [(Budget(tokens=5), "tokens"), (Budget(money=2e-5), "money"), (Budget(seconds=0.0), "seconds")]
-)
-def test_the_call_that_passes_a_limit_is_the_last(budget: Budget, limit: str) -> None:
-    metered = around(FakeModel(), budget=budget, price=PRICE)
-    problems = [metered.generate([Prompt("three words here", question_id="q")])[0][0].problem for _ in range(3)]
-    assert problems[-1] == "budget" and metered.meter.take()[1] == {"q": limit}
+    assert around(model, max_calls=0).generate([Prompt("of no question")])[0][0].problem == ""
 
 
 def test_a_score_that_a_budget_forbids_is_minus_infinity() -> None:
     model = FakeModel()
     prompts = [Prompt("a", question_id="q"), Prompt("b", question_id="q")]
-    scores = around(model, budget=Budget(calls=1)).score(prompts, [["yes"], ["yes", "no"]])
+    scores = around(model, max_calls=1).score(prompts, [["yes"], ["yes", "no"]])
     assert scores == [[-3.0], [-math.inf, -math.inf]] and model.scored == [("a", ("yes",))]
 
 
-def test_money_is_null_where_nobody_knows_the_price_and_no_budget_then() -> None:
+def test_money_is_null_where_nobody_knows_the_price() -> None:
     meter = Meter()
     around(FakeModel("a"), meter=meter, price=PRICE).generate([Prompt("two words")])
     around(FakeModel("b"), meter=meter).generate([Prompt("two words")])
     assert [row["money"] for row in rows(meter)] == [pytest.approx((3 * 2 + 7 * 2) / 1e6), None]
-    with pytest.raises(ConfigError, match=r"budget.money = 1.0 needs a price"):
-        around(FakeModel(), budget=Budget(money=1.0))
 
 
 def test_a_text_that_stops_before_its_mark_is_not_outside() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.config_lm import Budget, Price
+from kgqa_core.config_lm import Price
 from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
@@ -39,10 +39,8 @@ def test_calls_are_kept_counted_and_paid_under_the_name_of_who_plays_the_role(tm
     with CallStore(tmp_path) as store:
         roles = RoleModels(
             {
-                "plan": Metered(planner, meter=meter, store=store, budget=Budget(calls=3), system="rog"),
-                "reason": Metered(
-                    answerer, meter=meter, store=store, budget=Budget(calls=3), system="rog", price=price
-                ),
+                "plan": Metered(planner, meter=meter, store=store, max_calls=3, system="rog"),
+                "reason": Metered(answerer, meter=meter, store=store, max_calls=3, system="rog", price=price),
             }
         )
         prompts = [Prompt("same", question_id="q", instruction=name) for name in ("reason", "plan", "choose")]
