@@ -36,7 +36,7 @@ def text_key(model: str, prompt: Prompt, decoding: Decoding, index: int) -> str:
     """
     shape: list[object] = [decoding.method, decoding.max_new_tokens, list(decoding.stop)]
     if decoding.method == "sample":
-        shape += [decoding.temperature, decoding.top_p, decoding.seed]
+        shape += [decoding.temperature, 1.0, decoding.seed]  # 1.0: all of the probability mass
     elif decoding.method == "beam":
         shape += [decoding.num_beams]
     constraint = None if prompt.constraint is None else prompt.constraint.key

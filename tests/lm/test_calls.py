@@ -150,7 +150,7 @@ def test_samples_with_a_gap_are_drawn_again_without_giving_one_text_twice(
 
 def test_what_shapes_a_text_is_another_call(store: CallStore) -> None:
     model, asked = FakeModel(), Decoding(method="sample", seed=5)
-    changes = ({}, {"seed": 6}, {"temperature": 0.5}, {"top_p": 0.5}, {"max_new_tokens": 3}, {"stop": ("\n",)})
+    changes = ({}, {"seed": 6}, {"temperature": 0.5}, {"max_new_tokens": 3}, {"stop": ("\n",)})
     others = [
         *((Prompt("x"), replace(asked, **changed)) for changed in changes),
         *((Prompt("y"), asked), (Prompt("x", system="be brief"), asked), (Prompt("x"), GREEDY)),

@@ -35,7 +35,7 @@ def timeouts(kind: str) -> dict[str, Any]:
 
 
 def sampled(num: int) -> Decoding:
-    return Decoding(method="sample", num_returns=num, seed=5, temperature=0.7, top_p=0.9, stop=("\n", ";"))
+    return Decoding(method="sample", num_returns=num, seed=5, temperature=0.7, stop=("\n", ";"))
 
 
 def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, opened: Open) -> None:
@@ -46,7 +46,7 @@ def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, ope
     chat, greedy = server.asked()
     assert (chat.path, greedy.path) == ("/v1/chat/completions", "/v1/completions")
     turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "who?"}]
-    drawn = {"temperature": 0.7, "top_p": 0.9, "seed": later_seed(5, 0), "n": 2, "stop": ["\n", ";"]}
+    drawn = {"temperature": 0.7, "top_p": 1.0, "seed": later_seed(5, 0), "n": 2, "stop": ["\n", ";"]}
     assert chat.body == {"model": "tiny", "messages": turns, "max_tokens": 256, **drawn, "logprobs": True, "top_k": 3}
     asked = {"prompt": "be brief\n\nwho?", "max_completion_tokens": 11, "temperature": 0}
     assert greedy.body == {"model": "tiny", **asked}
