@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -36,26 +36,8 @@ class Account(NamedTuple):
     question_id: str
 
 
-@dataclass(slots=True)
-class Usage:
-    """Figures of an account; see schemas.METER. Money follows from the tokens and is not kept."""
-
-    num_calls: int = 0
-    num_prompt_tokens: int = 0
-    num_tokens: int = 0
-    seconds: float = 0.0
-    paid_calls: int = 0
-    paid_prompt_tokens: int = 0
-    paid_tokens: int = 0
-    paid_seconds: float = 0.0
-    num_failed: int = 0
-    num_stopped: int = 0
-    num_cut: int = 0
-    num_looping: int = 0
-    num_outside: int = 0
-
-
-FIGURES = tuple(column.name for column in fields(Usage))
+FIGURES = tuple(name for name in METER.names if name not in {*Account._fields, "money", "paid_money"})
+"""What is counted in an account. Money follows from the tokens and is not kept."""
 
 
 class Meter:
@@ -70,48 +52,42 @@ class Meter:
         """Begin without any account."""
         self.prices: dict[str, Price | None] = {}  # model -> what its calls cost; None: nobody knows
         self._guard = threading.Lock()
-        self._accounts = defaultdict[Account, Usage](Usage)
+        self._accounts = defaultdict[Account, Counter[str]](Counter)
         self._spent = Counter[tuple[str, str]]()  # (system, question) -> calls
-        self._stopped: dict[str, str] = {}  # question -> limit that it reached: calls
 
-    def charge(self, account: Account, usage: Usage) -> None:
-        """Add ``usage`` to an account, and its calls to what the question has spent."""
+    def charge(self, account: Account, figures: Mapping[str, Any]) -> None:
+        """Add some of ``FIGURES`` to an account, and its calls to what the question has spent."""
         with self._guard:
-            Meter.num_paid += usage.paid_calls
-            total = self._accounts[account]
-            for name in FIGURES:
-                setattr(total, name, getattr(total, name) + getattr(usage, name))
-            self._spent[account.system, account.question_id] += usage.num_calls
+            Meter.num_paid += figures.get("paid_calls", 0)
+            self._accounts[account].update(figures)
+            self._spent[account.system, account.question_id] += figures.get("num_calls", 0)
 
     def may_ask(self, system: str, question_id: str, max_calls: int | None, *, pending: int) -> bool:
-        """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not."""
-        if not question_id or max_calls is None or self._spent[system, question_id] + pending < max_calls:
-            return True
-        self._stopped[question_id] = "calls"
-        return False
+        """Say whether a question has room for one more call after ``pending`` others."""
+        return not question_id or max_calls is None or self._spent[system, question_id] + pending < max_calls
 
-    def usage(self, **where: str) -> Usage:
-        """Return the sum over the accounts whose fields are those given: ``usage(system="rog")``."""
+    def usage(self, **where: str) -> Counter[str]:
+        """Return the sum over the accounts whose fields are those given: ``usage(system="rog")["num_calls"]``."""
+        total = Counter[str]()
         with self._guard:
-            own = [usage for account, usage in self._accounts.items() if where.items() <= account._asdict().items()]
-            return Usage(**{name: sum(getattr(usage, name) for usage in own) for name in FIGURES})
+            for account, figures in self._accounts.items():
+                total.update(figures if where.items() <= account._asdict().items() else {})
+        return total
 
-    def take(self) -> tuple[pa.Table, dict[str, str]]:
-        """Return a row per account, and the questions that a budget stopped with the limit; all accounts begin anew.
+    def take(self) -> pa.Table:
+        """Return a row per account, sorted, as schemas.METER has them; all accounts begin anew.
 
-        Rows are sorted, as schemas.METER has them; money is null where nobody knows the price.
+        Money is null where nobody knows the price.
         """
         with self._guard:
             rows: list[dict[str, Any]] = []
-            for account, usage in sorted(self._accounts.items(), key=lambda item: item[0]):
-                price = self.prices.get(account.model)
-                figures = {name: getattr(usage, name) for name in FIGURES}
-                figures["money"] = price.of(usage.num_prompt_tokens, usage.num_tokens) if price else None
-                figures["paid_money"] = price.of(usage.paid_prompt_tokens, usage.paid_tokens) if price else None
-                rows.append(account._asdict() | figures)
-            taken = pa.Table.from_pylist(rows, schema=METER), self._stopped
-            self._accounts, self._spent, self._stopped = defaultdict(Usage), Counter(), {}
-        return taken
+            for account, own in sorted(self._accounts.items(), key=lambda item: item[0]):
+                price, row = self.prices.get(account.model), account._asdict() | {name: own[name] for name in FIGURES}
+                row["money"] = price.of(own["num_prompt_tokens"], own["num_tokens"]) if price else None
+                row["paid_money"] = price.of(own["paid_prompt_tokens"], own["paid_tokens"]) if price else None
+                rows.append(row)
+            self._accounts, self._spent = defaultdict(Counter), Counter()
+        return pa.Table.from_pylist(rows, schema=METER)
 
 
 def is_allowed(constraint: Constraint, text: str) -> bool:
@@ -201,8 +177,8 @@ class Metered:
         ]
         return [[-math.inf if one.log_prob is None else one.log_prob for one in own] for own in self._call(asks)]
 
-    def _charge(self, ask: _Ask, usage: Usage) -> None:
-        self.meter.charge(Account(self._system, self.name, ask.prompt.instruction, ask.prompt.question_id), usage)
+    def _charge(self, ask: _Ask, **figures: float) -> None:
+        self.meter.charge(Account(self._system, self.name, ask.prompt.instruction, ask.prompt.question_id), figures)
 
     def _call(self, asks: Sequence[_Ask]) -> list[list[Generation]]:
         """Return what each call gives, and charge what it costs as if nothing had been kept."""
@@ -221,7 +197,7 @@ class Metered:
         for ask, may in zip(asks, allowed, strict=True):
             if not may:
                 results.append([Generation("", problem="budget") for _ in ask.keys])
-                self._charge(ask, Usage(num_stopped=1))
+                self._charge(ask, num_stopped=1)
                 continue
             given = [known[key].generation if key in known else lost[key][0] for key in ask.keys]
             said = [replace(one, text=THOUGHTS.sub("", one.text)) for one in given]
@@ -233,7 +209,8 @@ class Metered:
             # A beam that a constraint has no text for is neither cut nor outside: it was never written.
             made = [one.generation for one in kept if one.generation.finished or one.generation.num_tokens]
             texts = made if ask.decoding is not None else []
-            usage = Usage(
+            self._charge(
+                ask,
                 num_calls=1,
                 num_prompt_tokens=max((one.num_prompt_tokens for one in kept), default=0),  # read once for all texts
                 num_tokens=sum(one.generation.num_tokens for one in kept),
@@ -243,7 +220,6 @@ class Metered:
                 num_looping=sum(one.text != once.text for one, once in zip(said, told, strict=True)),
                 num_outside=sum(is_outside(ask.prompt, ask.decoding, THOUGHTS.sub("", one.text)) for one in texts),
             )
-            self._charge(ask, usage)
         return results
 
     def _pay(self, asks: Sequence[_Ask], known: dict[str, Kept], lost: dict[str, tuple[Generation, float]]) -> None:
@@ -280,8 +256,8 @@ class Metered:
                                 one = replace(one, log_prob=None)
                             new[key] = Kept(one, size, share)
                     tokens = sum(one.num_tokens for one in answer.generations)
-                    paid = Usage(paid_calls=1, paid_prompt_tokens=size, paid_tokens=tokens, paid_seconds=answer.seconds)
-                    self._charge(ask, paid)
+                    paid = {"paid_prompt_tokens": size, "paid_tokens": tokens, "paid_seconds": answer.seconds}
+                    self._charge(ask, paid_calls=1, **paid)
                 known.update(new if self._store is None or not new else self._store.put(new))
 
     def _answers(self, asks: Sequence[_Ask]) -> Iterator[list[Answer]]:

@@ -71,9 +71,7 @@ class Bench:
         answered = [_finish(question, runs.get(question.id), self) for question in questions]
         if self.abstain_below:
             answered = [keep_back(one, self.abstain_below) for one in answered]
-        taken = [meter.take() for meter in self.meters]
-        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
-        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
+        return Round(answered, pa.concat_tables([METER.empty_table(), *(meter.take() for meter in self.meters)]))
 
 
 def keep_back(answered: Answered, least: float) -> Answered:

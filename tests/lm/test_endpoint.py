@@ -90,7 +90,7 @@ def test_tokens_are_those_that_the_server_counts(server: Script, opened: Open, d
     texts = with_beams.generate([Prompt("x y z")], decoding)[0]
     num_all = max(decoding.num_beams, decoding.num_returns)  # beams that are not wanted are paid for
     usage = with_beams.meter.usage()
-    assert (usage.num_prompt_tokens, usage.num_tokens, usage.paid_tokens) == (3, 6 * num_all, 6 * num_all)
+    assert (usage["num_prompt_tokens"], usage["num_tokens"], usage["paid_tokens"]) == (3, 6 * num_all, 6 * num_all)
     assert len(texts) == decoding.num_returns
 
 
@@ -102,8 +102,14 @@ def test_a_score_costs_each_request_that_is_made_for_it(server: Script, opened: 
             metered = around(opened(api="completions"), store=store)
             metered.score(asked, options)
         usage = metered.meter.usage()
-        assert (usage.num_calls, usage.num_prompt_tokens, usage.num_tokens) == (2, (3 + 4 + 5) + (2 + 3), 3 + 2)
-        assert (usage.paid_calls, usage.paid_prompt_tokens, usage.paid_tokens) == ((2, 17, 5) if paid else (0, 0, 0))
+        assert (usage["num_calls"], usage["num_prompt_tokens"], usage["num_tokens"]) == (
+            2,
+            (3 + 4 + 5) + (2 + 3),
+            3 + 2,
+        )
+        assert (usage["paid_calls"], usage["paid_prompt_tokens"], usage["paid_tokens"]) == (
+            (2, 17, 5) if paid else (0, 0, 0)
+        )
     assert len(server.asked()) == 5
 
 
