@@ -199,9 +199,12 @@ class Etd(System):
         if kept.determine == "plan":
             choice, sure = yield from self._weigh(question, prepared)
             return replace(self._answer(question, prepared, choice), confidence=sure)
+        candidates = show_candidates(self.search.entities, prepared, kept.num_candidates)
+        if kept.renormalise == "shown" and (whole := sum(one.score for one in candidates)):
+            candidates = tuple(replace(one, score=one.score / whole) for one in candidates)
         shown = Shown(kept.multiple_choice, kept.candidates, kept.probabilities, kept.paths)
         instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
-        (reply,) = yield [Ask(instruction, self._case(question, prepared))]
+        (reply,) = yield [Ask(instruction, ChooseCase(question.text, candidates=candidates))]
         return self._answer(question, prepared, reply.result)
 
     def _weigh(self, question: Question, explored: Prediction) -> Rounds:
@@ -235,13 +238,6 @@ class Etd(System):
             options, sure = [options[int(np.argmax(told))]], max(weigh_plans(told.tolist()))
         chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
         return Choice(chosen, "plan" if chosen else "abstained"), sure
-
-    def _case(self, question: Question, explored: Prediction) -> ChooseCase:
-        """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
-        shown = show_candidates(self.search.entities, explored, self.settings.num_candidates)
-        if self.settings.renormalise == "shown" and (whole := sum(one.score for one in shown)):
-            shown = tuple(replace(one, score=one.score / whole) for one in shown)
-        return ChooseCase(question.text, candidates=shown)
 
     def _answer(self, question: Question, explored: Prediction, choice: Choice | ParseFailure) -> SystemAnswer:
         count = self.settings.num_candidates
