@@ -258,7 +258,7 @@ class Etd(System):
         counts |= {"num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
         found = _ranked(question, explored, (*answers, *free.entities))
         if meant is not None:  # a verdict is an answer, also where nothing is left beside the claim
-            found = replace(found, verdict=question.claim in meant, abstained=False)
+            found = replace(found, verdict=question.claim in meant)
         return SystemAnswer(found, free.unmatched, counts)
 
 
@@ -266,7 +266,7 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
     """Return a prediction of ``answers``, scored 1, 1/2, ..., then what else was explored, in its order, below them."""
     answers = tuple(dict.fromkeys(answers))
     if not answers:  # nothing is ranked: the explorer's first is not what the model said
-        return Prediction(question.id, (), (), (), covered=explored.covered, abstained=True)
+        return Prediction(question.id, (), (), (), covered=explored.covered)
     taken = set(answers)
     path_of = dict(zip(explored.candidates, explored.paths, strict=False))
     rest = [pair for pair in zip(explored.candidates, explored.scores, strict=True) if pair[0] not in taken]

@@ -242,7 +242,7 @@ class Explored:
         ranked = tuple(paths)
         num_shown = max(self.evidence_paths, num_answers if self.evidence_of_answers else 0)
         shown = tuple(paths.values())[:num_shown]
-        prediction = Prediction(question.id, ranked, tuple(scores), ranked[:num_answers], shown, abstained=not ranked)
+        prediction = Prediction(question.id, ranked, tuple(scores), ranked[:num_answers], shown)
         return self.walk.subgraphs.to_entities(prediction) if self.walk.subgraphs else prediction
 
 

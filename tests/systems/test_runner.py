@@ -155,7 +155,7 @@ def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
     lost = answered[1]
     assert told in lost.error
     assert "Traceback" in lost.error
-    assert lost.answer.prediction == Prediction(TWO, (), (), (), abstained=True)
+    assert lost.answer.prediction == Prediction(TWO, (), (), ())
     assert len(lost.calls) == num_calls  # those that were made are kept
 
 

@@ -94,7 +94,7 @@ def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path:
 
 
 def test_a_question_that_failed_keeps_its_traceback_whatever_it_quotes(tmp_path: Path) -> None:
-    nothing = SystemAnswer(Prediction("q1", (), (), (), abstained=True))
+    nothing = SystemAnswer(Prediction("q1", (), (), ()))
     (row,) = write(
         tmp_path / "p.parquet", [Answered(QUESTION, nothing, "failed", "ValueError: half a character \ud83d")]
     )
