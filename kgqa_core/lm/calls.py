@@ -66,13 +66,10 @@ class Meter:
         """Say whether a question has room for one more call after ``pending`` others."""
         return not question_id or max_calls is None or self._spent[system, question_id] + pending < max_calls
 
-    def usage(self, **where: str) -> Counter[str]:
-        """Return the sum over the accounts whose fields are those given: ``usage(system="rog")["num_calls"]``."""
-        total = Counter[str]()
+    def usage(self) -> Counter[str]:
+        """Return the sum of all accounts: ``usage()["num_calls"]``."""
         with self._guard:
-            for account, figures in self._accounts.items():
-                total.update(figures if where.items() <= account._asdict().items() else {})
-        return total
+            return sum(self._accounts.values(), Counter[str]())
 
     def take(self) -> pa.Table:
         """Return a row per account, sorted, as schemas.METER has them; all accounts begin anew.

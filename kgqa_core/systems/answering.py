@@ -123,7 +123,7 @@ def answer_by_name(
     """
     if isinstance(said, ParseFailure) or said.abstained:
         return answer_with(question, (), paths)
-    meant = meant_by_verdict(question, said, map(end_of, paths)) if question.claim is not None else None
+    meant = meant_by_verdict(question, said, map(end_of, paths))
     if meant is not None:
         found = answer_with(question, meant, paths)
         return replace(found, prediction=replace(found.prediction, verdict=question.claim in meant))
