@@ -49,22 +49,17 @@ class Meter:
     num_paid = 0  # calls that went to models, by all meters of this process and of what worked for it
 
     def __init__(self) -> None:
-        """Begin without any account."""
         self.prices: dict[str, Price | None] = {}  # model -> what its calls cost; None: nobody knows
         self._guard = threading.Lock()
         self._accounts = defaultdict[Account, Counter[str]](Counter)
-        self._spent = Counter[tuple[str, str]]()  # (system, question) -> calls
+        self.spent = Counter[tuple[str, str]]()  # (system, question) -> calls that were asked for
 
     def charge(self, account: Account, figures: Mapping[str, Any]) -> None:
         """Add some of ``FIGURES`` to an account, and its calls to what the question has spent."""
         with self._guard:
             Meter.num_paid += figures.get("paid_calls", 0)
             self._accounts[account].update(figures)
-            self._spent[account.system, account.question_id] += figures.get("num_calls", 0)
-
-    def may_ask(self, system: str, question_id: str, max_calls: int | None, *, pending: int) -> bool:
-        """Say whether a question has room for one more call after ``pending`` others."""
-        return not question_id or max_calls is None or self._spent[system, question_id] + pending < max_calls
+            self.spent[account.system, account.question_id] += figures.get("num_calls", 0)
 
     def usage(self) -> Counter[str]:
         """Return the sum of all accounts: ``usage()["num_calls"]``."""
@@ -83,7 +78,7 @@ class Meter:
                 row["money"] = price.of(own["num_prompt_tokens"], own["num_tokens"]) if price else None
                 row["paid_money"] = price.of(own["paid_prompt_tokens"], own["paid_tokens"]) if price else None
                 rows.append(row)
-            self._accounts, self._spent = defaultdict(Counter), Counter()
+            self._accounts, self.spent = defaultdict(Counter), Counter()
         return pa.Table.from_pylist(rows, schema=METER)
 
 
@@ -181,8 +176,9 @@ class Metered:
         """Return what each call gives, and charge what it costs as if nothing had been kept."""
         pending, allowed = Counter[str](), list[bool]()
         for ask in asks:  # has its question room for it, those before it in the batch counted?
-            question = ask.prompt.question_id
-            may = self.meter.may_ask(self._system, question, self._max_calls, pending=pending[question])
+            question, most = ask.prompt.question_id, self._max_calls
+            num_asked = self.meter.spent[self._system, question] + pending[question]
+            may = not question or most is None or num_asked < most
             allowed.append(may)
             pending[question] += may
         going = [ask for ask, may in zip(asks, allowed, strict=True) if may]
