@@ -85,7 +85,7 @@ def propose_ends(search: SearchGraph, plans: PlansOf, questions: Sequence[Questi
             paths |= dict(zip(fresh, ways, strict=False))
         covered, scores = not set(question.answers).isdisjoint(paths), (1 / max(1, len(paths)),) * len(paths)
         shown = (tuple(paths), scores, (), tuple(paths.values()))
-        found = Prediction(question.id, *shown, covered, abstained=not paths)
+        found = Prediction(question.id, *shown, covered)
         predictions.append(rows.to_entities(found) if rows else found)
     return predictions
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
-from kgqa_core.config_lm import ROLES, Budget, Role
+from kgqa_core.config_lm import ROLES, Role
 from kgqa_core.config_systems import PLACES, system_type
 from kgqa_core.errors import UnableError
 from kgqa_core.evaluation.predictions import Answer, SystemSource
@@ -242,8 +242,7 @@ class Parts:
         else:
             players = {role: Player(open_control(self.seed if self.answerer == "random" else None))}
         self.base = self.base or players[role].model.name
-        budget = Budget(calls=self.max_calls)
-        entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)
+        entered = opening.metered(self.pipeline, players, system=self.name, max_calls=self.max_calls)
         model, meter = self.stack.enter_context(entered)
         self.meters.append(meter)
         return model
