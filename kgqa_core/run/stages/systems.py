@@ -350,7 +350,7 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 
 STAGES = (
     Stage("fusion", 4, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage(CHOICE, 11, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 26, "evaluate system", _system_specs, answer_questions),
+    Stage(CHOICE, 12, "choose settings", _choice_specs, _choose_settings),
+    Stage("system", 27, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 8, "compare systems", _comparison_specs, _compare),
 )
