@@ -276,7 +276,7 @@ REFUSALS: dict[str, tuple[int, object]] = {
     "too long (413)": (413, {"detail": "Payload Too Large"}),
     "too long (TGI)": (
         422,
-        {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 211. Given: 300 `inputs` tokens"},
+        {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 211. Given: 300 and 20"},
     ),
     "too long (TGI, alone)": (422, {"error": "Input validation error: `inputs` must have less than 211 tokens."}),
     "policy": (400, {"error": {"message": "flagged as unsafe", "code": "content_policy_violation"}}),
