@@ -327,20 +327,30 @@ class SweepSummary:
 
 @flow(name="sweep", flow_run_name=name_run, persist_result=False)
 def sweep(path: Path, overrides: list[str]) -> SweepSummary:
-    """Run every point of a sweep file, and compare them."""
+    """Run every point of a sweep file, and compare them; one that fails holds up no other, and is named at the end."""
     from tasks.sweep import compare_runs, read_point  # loads matplotlib
 
     plan = read_sweep(path, overrides)
     first = plan.points[0].config
     end_killed(plan.home, mark_crashed)
-    rows, built = [], {}
+    rows, built, failed = [], {}, list[KgqaError]()
     run = replace(describe_run(first), name=run_name(plan.name, time.time()), config_name=plan.name)
     with noted(plan.home, run, tracked=False) as note:
         for number, point in enumerate(plan.points, start=1):
             _log.info("run %d of %d: %s", number, len(plan.points), point.label)
-            outcomes = run_point(point)
+            try:
+                outcomes = run_point(point)
+            except KgqaError as problem:  # the other points may do better
+                _log.warning("%s", problem)
+                failed.append(problem)
+                continue
             built[point.label] = [outcome.key for outcome in outcomes if outcome.built]
             rows += read_point(point, outcomes)
+        if failed:
+            others = (
+                f"{len(failed)} of {len(plan.points)} runs failed, as the log says, and nothing is compared. The first:"
+            )
+            raise type(failed[0])(f"{others}\n{failed[0]}") from failed[0]
         artifact, shown = compare_runs(plan, rows), None
     if first.tracking.enabled:
         told = {"flow_run_id": note.note.run.id, "git_commit": note.note.run.git_commit}
