@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import logging
 import re
 import time
 import unicodedata
@@ -35,7 +34,6 @@ RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 PART_TEXTS = 1024  # texts per part: what a kill can lose at most
 STALE_SECONDS = 24 * 3600  # an unfinished part older than this has no living writer
 Progress = Callable[[int, int], None]  # (texts encoded so far, texts to encode)
-_log = logging.getLogger(__name__)
 
 
 class Encoder(Protocol):
@@ -124,7 +122,7 @@ class EncodingCache:
     def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         """Add one immutable part with ``vectors`` [len(texts), D]; writing the same content twice is harmless.
 
-        Raises ArtifactError when the folder cannot be written (no space); of somebody else's a warning is logged.
+        Raises ArtifactError when the folder cannot be written (no space); who may only read it writes nothing.
         """
         rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
         keys = [hash_text(text) for text in texts]
@@ -140,8 +138,7 @@ class EncodingCache:
             with written_whole(self.folder / _name_part(content)) as partial:
                 partial.write_bytes(content)
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # who only asks need not write
-                _log.warning("these texts will be encoded again: %s", error)
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 return
             cure = "free some space, or set KGQA_HOME to a folder that can be written"
             raise ArtifactError(

@@ -186,7 +186,7 @@ def test_a_cache_that_cannot_be_written_is_an_artifact_error(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
 def test_a_cache_of_somebody_else_is_read_and_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """Who asks in a home that is read-only got an error in place of an answer."""
 
@@ -196,7 +196,7 @@ def test_a_cache_of_somebody_else_is_read_and_not_written(
     monkeypatch.setattr(Path, "mkdir", refuse)
     vectors = encode_cached(["a"], encoder=HashEncoder(11), cache_dir=tmp_path)
     assert vectors.tolist() == HashEncoder(11).encode(["a"]).tolist()
-    assert not list(tmp_path.iterdir()) and os.strerror(code) in caplog.text
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 7), np.float32), np.full((1, 11), np.nan, np.float32)])
