@@ -7,7 +7,8 @@ PYTHON ?=
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt
+# Python compiles what it imports; compiling all that is installed takes over a minute, and most of it is never imported.
+PIP := $(BIN)/python -m pip install $(PIP_ARGS) --no-compile -c constraints.txt
 # More workers than four hold more memory than they save time.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
@@ -57,6 +58,7 @@ clean: ## remove .venv, caches and build outputs (never KGQA_HOME, where artifac
 # A stamp is written last: what was interrupted is done again.
 $(VENV)/created.stamp:
 	python=$$(.ci/find-python $(PYTHON)) && "$$python" -m venv --clear $(VENV)
+	$(PIP) --upgrade pip # those that come with Python take twice as long
 	touch $@
 
 # torch first and alone: left to the resolver, its open range pulls gigabytes.

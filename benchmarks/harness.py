@@ -174,9 +174,7 @@ def least(clocks: Sequence[Clock], num: int) -> dict[str, float]:
 def spoilt(right: dict[str, Prediction], number: int) -> dict[str, Prediction]:
     """Return predictions of which a tenth are lost."""
     chance = random.Random(number)
-    return {
-        id: Prediction(id, (), (), (), abstained=True) if chance.random() < 0.1 else one for id, one in right.items()
-    }
+    return {id: Prediction(id, (), (), ()) if chance.random() < 0.1 else one for id, one in right.items()}
 
 
 def evaluate(system: Nothing, questions: Sequence[Question], walk: SearchGraph, path: Path, clock: Clock) -> None:

@@ -196,19 +196,3 @@ class Prices(Section):
 
     currency: Annotated[str, Field(min_length=1)]
     models: Annotated[dict[str, Price], BeforeValidator(lambda given: given or {})]  # by the name that servers give
-
-
-class Budget(Section):
-    """Limits per question, in one system; None: no limit. Calls that were kept count as if they were paid.
-
-    A call goes ahead while everything spent before its batch is below the limits (calls are counted inside a batch
-    too), so the last one may pass the limit on tokens, seconds or money, and a repeated run stops where the first did.
-    """
-
-    calls: Annotated[int, Field(ge=0)] | None = None  # FiSKE holds all systems to 30 (its section 4.1)
-    tokens: Annotated[int, Field(ge=0)] | None = None  # read and given together
-    seconds: Annotated[float, Field(ge=0)] | None = None
-    money: Annotated[float, Field(ge=0)] | None = None  # in the currency of the prices
-
-
-UNLIMITED = Budget()

@@ -86,7 +86,6 @@ class Prediction:
     paths: tuple[ReasoningPath, ...] = ()  # evidence of the first len(paths) candidates
     covered: bool = False  # was any gold among all candidates explored (not only the kept ones)?
     verdict: bool | None = None  # true/false questions
-    abstained: bool = False  # nothing was explored at all
 
 
 def check_ranking(question_id: str, candidates: Sequence[int], scores: Sequence[float]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -149,6 +150,21 @@ def test_another_process_locale_hash_seed_and_number_of_threads_give_the_same_by
     done = subprocess.run(command, env=os.environ | other, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == found
+
+
+def test_the_changelog_tells_which_version_of_each_stage_is_made_anew() -> None:
+    from kgqa_core.run.ensure import CHANGES
+    from kgqa_core.run.ensure import VERSION as CHANGES_VERSION
+    from kgqa_core.run.stages import known_stages
+    from tasks.gate import GATE, GATE_VERSION
+
+    versions = {name: stage.version for name, stage in known_stages().items()}
+    versions |= {CHANGES: CHANGES_VERSION, GATE: GATE_VERSION}
+    changelog = (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
+    told = changelog.partition("makes these stages anew")[2].partition(". All others are at 1.")[0]
+    assert {name: int(number) for name, number in re.findall(r"`(\w+)`\s+(\d+)", told)} == {
+        name: version for name, version in versions.items() if version > 1
+    }
 
 
 @pytest.mark.parametrize(

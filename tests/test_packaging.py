@@ -45,8 +45,10 @@ def test_every_package_of_the_tree_is_listed():
     folders = {init.parent.relative_to(ROOT) for root in ROOTS for init in (ROOT / root).rglob("__init__.py")}
     modules = {module.parent.relative_to(ROOT) for root in ROOTS for module in (ROOT / root).rglob("*.py")}
     assert modules == folders
-    listed = [".".join(folder.parts) for folder in folders]
-    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted([*listed, "kgqa_core.conf"])
+    data = {Path(name).parent for name in (*git_files(*ROOTS), *(f"kgqa_core/{name}" for name in git_files("conf")))}
+    # What could be imported setuptools takes for a package, also where it holds data alone.
+    listed = [".".join(one.parts) for one in folders | data if all(part.isidentifier() for part in one.parts)]
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(listed)
 
 
 def test_every_file_beside_the_modules_goes_into_the_wheel():

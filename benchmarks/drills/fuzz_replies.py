@@ -159,7 +159,7 @@ def _ask_all(text: str, meter: Meter, store: CallStore) -> str:
         with _ours(ends):
             (scores,) = model.score([prompt], [["a", "b"]])
             assert len(scores) == 2 and not any(math.isnan(one) or one == math.inf for one in scores), scores
-    for row in meter.take()[0].to_pylist():
+    for row in meter.take().to_pylist():
         assert all(value is None or value >= 0 for name, value in row.items() if name in FIGURES), row
     return ends[0]
 

@@ -13,7 +13,7 @@ it mends and spoils where it may overrule an explorer. Ties of the explorer coun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations
 from typing import Literal
@@ -360,7 +360,7 @@ def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
     The test is over questions, not over their repetitions by other seeds.
     """
     num_shown = entrant.about.settings.get("num_candidates") if entrant.about else None
-    decisions: list[Decision] = []
+    cells, num_overruled, num_abstained = Counter[tuple[bool, bool]](), 0, 0  # is the explorer right, and the model?
     gains = np.zeros(len(entrant.mean.asked))  # of a question over all seeds
     for run in entrant.runs:
         if num_shown is None or run.record is None or EXPLORER_FIRST not in run.record.counts:
@@ -370,24 +370,13 @@ def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
             if not np.isnan(first) and outcome.gold_verdict is None:
                 answer = next((one for one in outcome.candidates if one in outcome.answers), None)
                 explorer = None if first == NOBODY else int(first)
-                decisions.append((outcome.golds, explorer, answer))
+                cells[explorer in outcome.golds, answer in outcome.golds] += 1
+                num_overruled += answer not in (None, explorer)
+                num_abstained += answer is None
                 gains[place] += (answer in outcome.golds) - (explorer in outcome.golds)
-    if not decisions or not num_shown:
+    if not cells or not num_shown:
         return None
-    row = count_lm_vs_explorer(entrant.name, int(num_shown), decisions)
-    return row if len(entrant.runs) == 1 else replace(row, p=randomisation_test(gains))
-
-
-Decision = tuple[Collection[int], int | None, int | None]
-"""One question: its golds, the explorer's first candidate and the first entity answered; None where there is none."""
-
-
-def count_lm_vs_explorer(system: str, num_shown: int, decisions: Sequence[Decision]) -> LmVsExplorer:
-    """Return the row of one system and N."""
-    cells = Counter((explorer in golds, answer in golds) for golds, explorer, answer in decisions)
-    overruled = sum(answer not in (None, explorer) for _, explorer, answer in decisions)
-    abstained = sum(answer is None for *_, answer in decisions)
     only_explorer, only_lm = cells[True, False], cells[False, True]
-    counts = (cells[True, True], only_explorer, only_lm, cells[False, False])
-    p = mcnemar(only_explorer, only_lm)
-    return LmVsExplorer(system, num_shown, len(decisions), overruled, abstained, *counts, p)
+    counts = (num_overruled, num_abstained, cells[True, True], only_explorer, only_lm, cells[False, False])
+    p = mcnemar(only_explorer, only_lm) if len(entrant.runs) == 1 else randomisation_test(gains)
+    return LmVsExplorer(entrant.name, int(num_shown), cells.total(), *counts, p)

@@ -65,10 +65,7 @@ def predict(
         for row, prediction in zip(rows, predictions, strict=True):
             answered[linked[row]] = prediction
         progress(len(answered) + len(questions) - len(linked), len(questions))
-    return [
-        answered.get(index, Prediction(question.id, (), (), (), abstained=True))
-        for index, question in enumerate(questions)
-    ]
+    return [answered.get(index, Prediction(question.id, (), (), ())) for index, question in enumerate(questions)]
 
 
 def explore_all(model: Explorer, asked: Lessons, *, batch_size: int = 256) -> Iterator[tuple[Int, Batch, Exploration]]:

@@ -18,17 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.errors import ArtifactError, ConfigError
-from kgqa_core.graph.build import (
-    BATCH_ROWS,
-    BuildLimits,
-    GraphReport,
-    connect,
-    create_view,
-    with_names,
-    write_facts,
-    write_ordered,
-)
+from kgqa_core.errors import ArtifactError
+from kgqa_core.graph import build
 from kgqa_core.graph.closure_walk import Closure, Query
 from kgqa_core.graph.csr import SHARED_NAMES, write_string_indexes
 from kgqa_core.graph.dump_rows import LITERAL
@@ -36,7 +27,7 @@ from kgqa_core.graph.edges import Layout, join_buckets, plan_buckets, write_buck
 from kgqa_core.graph.input_files import rebatch, scratch_folder, write_rejects
 from kgqa_core.profiles import MID
 
-DEFAULT_LIMITS = BuildLimits()
+DEFAULT_LIMITS = build.BuildLimits()
 RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
 KINDS = ("entity", "cvt", "foreign", "iri", "blank", "literal")  # schemas.ENTITIES
 BEST_NAME = "(min({place: if(kind = 0, 2, kind), name: name}) filter (kind <> 1 and name is not null)).name"
@@ -79,7 +70,7 @@ def build_from_dump(
     names_relations: bool = False,
     names_iris: bool = False,
     named: Mapping[str, Sequence[str]] | None = None,
-    limits: BuildLimits = DEFAULT_LIMITS,
+    limits: build.BuildLimits = DEFAULT_LIMITS,
 ) -> ClosureReport:
     """Write the graph of the closure of ``topics`` (labels) to ``out_dir``, a folder that ``open_graph`` opens.
 
@@ -92,15 +83,13 @@ def build_from_dump(
     without a name is called by the last part of its IRI. ``named``: of topics that are names, the labels that bear
     them. These are walked as well, and the name itself may be no node.
 
-    Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
-    ArtifactError where a folder holds no parsed dump.
+    Raises InputError where the dumps hold no triple, or none of the topics; ArtifactError where a folder holds no
+    parsed dump.
     """
-    if hub_cap is not None and hops is None:
-        raise ConfigError(f"dataset.graph.hub_cap = {hub_cap} needs hops; leave it out for the whole dump")
     out_dir.mkdir(parents=True, exist_ok=True)
     with (
         scratch_folder(out_dir / "closure.work") as work,
-        connect(limits.memory_limit, work, {}) as connection,
+        build.connect(limits.memory_limit, work, {}) as connection,
     ):
         closure = Closure(dumps, work, connection, limits)
         connection.execute("create macro words_of(label) as " + (WORDS if names_iris else "''"))
@@ -122,8 +111,8 @@ def write_runs(task: tuple[Query, Layout]) -> tuple[list[Path], list[int], int]:
     runs: list[Path] = []
     used = np.zeros(layout.num_relations, np.bool_)
     num_rows = 0
-    with connect(*query.limits, query.views) as connection:
-        for table in rebatch(connection.sql(query.sql).to_arrow_reader(BATCH_ROWS), RUN_ROWS):
+    with build.connect(*query.limits, query.views) as connection:
+        for table in rebatch(connection.sql(query.sql).to_arrow_reader(build.BATCH_ROWS), RUN_ROWS):
             if table["relation"].null_count:
                 files = ", ".join(str(path) for path in query.views["part"])
                 raise ArtifactError(f"{files}: a relation is not in relations.parquet beside it. Build the dump again")
@@ -181,8 +170,8 @@ def _write_graph(
         hops=tuple(hops) if walked else (),
     )
     shared |= {name: names[name] for name in ("num_named", "num_shared_names", "kinds")}
-    write_facts(GraphReport(**shared, num_rows=num_rows, num_blank=0), out_dir / "graph.json")
-    write_facts(report, out_dir / "closure.json")
+    build.write_facts(build.GraphReport(**shared, num_rows=num_rows, num_blank=0), out_dir / "graph.json")
+    build.write_facts(report, out_dir / "closure.json")
     return report
 
 
@@ -221,15 +210,15 @@ def _write_triples(
 def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, Any]:
     """Write entities.parquet, aliases.parquet, types.parquet and the string indexes; return what was counted."""
     connection = closure.connection
-    create_view(connection, "node", [nodes])
+    build.create_view(connection, "node", [nodes])
     closure.each("types", "select id, type from part join node on entity = label", node=nodes)
     types = connection.sql("select id as entity_id, type from found group by all order by all")
-    num_types = write_ordered(types, schemas.TYPES, out_dir / "types.parquet", use_dictionary=["type"])
+    num_types = build.write_ordered(types, schemas.TYPES, out_dir / "types.parquet", use_dictionary=["type"])
     closure.each("names", "select id, kind, name from part join node on entity = label", node=nodes)
     aliases = connection.sql(
         "select id as entity_id, name as alias from found where kind = 1 group by all order by all"
     )
-    num_aliases = write_ordered(aliases, schemas.ALIASES, out_dir / "aliases.parquet", use_dictionary=[])
+    num_aliases = build.write_ordered(aliases, schemas.ALIASES, out_dir / "aliases.parquet", use_dictionary=[])
     connection.execute(
         f"create temp table named as select id, {BEST_NAME} as name, min(name) filter (kind = 0) as first, "
         "max(name) filter (kind = 0) as last, bool_or(kind <> 2) as here from found group by id"
@@ -248,9 +237,9 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         "order by id"
     )
     out = out_dir / "entities.parquet"
-    write_ordered(entities, schemas.ENTITIES, out, numbered=True, use_dictionary=["kind", "datatype", "language"])
+    build.write_ordered(entities, schemas.ENTITIES, out, numbered=True, use_dictionary=["kind", "datatype", "language"])
     write_string_indexes(out, out_dir)
-    create_view(connection, "entity", [out])
+    build.create_view(connection, "entity", [out])
     kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
     return {
         "num_named": closure.count("select count(name) from named"),
@@ -268,7 +257,7 @@ def _name_relations(closure: Closure, path: Path) -> None:
     pq.write_table(table.select(["label"]), wanted := closure.new_file("relations"))
     closure.each("names", "select entity as id, kind, name from part semi join wanted on entity = label", wanted=wanted)
     found = dict(closure.connection.sql(f"select id, {BEST_NAME} from found group by id").fetchall())
-    named = with_names(table, lambda label: found.get(label) or words_of_iri(label))
+    named = build.with_names(table, lambda label: found.get(label) or words_of_iri(label))
     pq.write_table(named, path, compression="zstd")
 
 

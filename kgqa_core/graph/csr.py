@@ -15,8 +15,7 @@ import os
 import shutil
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -94,20 +93,13 @@ class Csr(NamedTuple):
 
 def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, num_relations: int) -> Csr:
     """Build the CSR of distinct triples that are sorted by (head, relation, tail); three arrays [E]."""
-    forward = np.bincount(heads, minlength=num_entities)
-    backward = np.bincount(tails, minlength=num_entities)
     # The triples come sorted by head, so a stable sort by (tail, relation) leaves the heads ascending in a group.
     order = np.argsort(tails.astype(np.int64) * num_relations + relations, kind="stable")
-    # An entity's forward edges stand before its backward ones: shift each block by what the other kind puts before it.
-    forward_at = np.arange(len(heads)) + counts_before(backward)[heads]
-    backward_at = np.arange(len(heads)) + np.cumsum(forward)[tails[order]]
-    owner = np.empty(2 * len(heads), dtype=np.int32)
-    relation = np.empty_like(owner)
-    edge_tail = np.empty_like(owner)
-    owner[forward_at], owner[backward_at] = heads, tails[order]
-    relation[forward_at], relation[backward_at] = relations, relations[order] + num_relations
-    edge_tail[forward_at], edge_tail[backward_at] = tails, heads[order]
-    return group_edges(owner, relation, edge_tail, num_entities)
+    owner = np.concatenate([heads, tails[order]], dtype=np.int32)
+    relation = np.concatenate([relations, relations[order] + num_relations], dtype=np.int32)
+    edge_tail = np.concatenate([tails, heads[order]], dtype=np.int32)
+    merged = np.argsort(owner, kind="stable")  # of two ascending halves: quick, and forward edges stand first
+    return group_edges(owner[merged], relation[merged], edge_tail[merged], num_entities)
 
 
 def group_edges(owners: Ints, relations: Ints, tails: Ints, num_entities: int) -> Csr:
@@ -229,25 +221,17 @@ def shared_sorted(one: NDArray[Number], other: NDArray[Number]) -> NDArray[Numbe
 # ------ Strings, and looking them up by binary search: one look-up reads a few dozen bytes, never all names.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StringTable:
-    """UTF-8 strings 0..n-1 in one byte array; string i is ``data[offsets[i]:offsets[i+1]]``."""
-
-    data: NDArray[np.uint8]
-    offsets: NDArray[np.int64]  # [n+1]
-
-    def __len__(self) -> int:
-        """Return the number of strings."""
-        return len(self.offsets) - 1
-
-    def raw(self, index: int) -> bytes:
-        """Return string ``index`` as UTF-8."""
-        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
-
-
-def open_strings(folder: Path, stem: str) -> StringTable:
+def open_strings(folder: Path, stem: str) -> pa.LargeStringArray:
     """Memory-map what ``write_string_indexes`` wrote."""
-    return StringTable(open_array(folder / f"{stem}_data.npy"), open_array(folder / f"{stem}_offsets.npy"))
+    offsets, data = (open_array(folder / f"{stem}_{what}.npy") for what in ("offsets", "data"))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+
+
+def open_bytes(folder: Path, stem: str) -> Callable[[int], bytes]:
+    """Return what gives the UTF-8 of one of ``open_strings``: many times a look-up, so no object of Arrow is made."""
+    data, offsets = string_buffers(open_strings(folder, stem))
+    return lambda row: data[offsets[row] : offsets[row + 1]].tobytes()
 
 
 class SortedIndex:
@@ -281,32 +265,24 @@ def write_string_indexes(entities: Path, folder: Path) -> None:
     for stem in ("label", "name", "folded"):
         _write_strings(entities, folder, stem)
     for stem in ("name", "folded"):
-        table = open_strings(folder, stem)
-        buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
-        order = pc.array_sort_indices(pa.Array.from_buffers(pa.large_string(), len(table), buffers))  # stable
+        order = pc.array_sort_indices(open_strings(folder, stem))  # stable
         np.save(folder / f"{stem}_order.npy", order.to_numpy().astype(np.int32), allow_pickle=False)
     for what in ("data", "offsets"):
         (folder / f"folded_{what}.npy").unlink()
 
 
 def _write_strings(entities: Path, folder: Path, stem: str) -> None:
-    """Write a column as ``<stem>_data.npy`` and ``<stem>_offsets.npy``, a row group at a time."""
-
-    def read() -> Iterator[pa.LargeStringArray]:
-        column = "label" if stem == "label" else "name"
-        with pq.ParquetFile(entities) as file:
-            for group in range(file.num_row_groups):
-                for chunk in file.read_row_group(group, columns=[column])[column].chunks:
-                    yield (fold(chunk) if stem == "folded" else chunk).cast(pa.large_string())
-
-    num_bytes = sum(pc.sum(pc.binary_length(strings)).as_py() or 0 for strings in read())
+    """Write a column as ``<stem>_data.npy`` and ``<stem>_offsets.npy``, a batch of rows at a time."""
     ends = [np.zeros(1, np.int64)]
-    with (folder / f"{stem}_data.npy").open("wb") as stream:
-        write_array_header(stream, np.dtype(np.uint8), num_bytes)
-        for strings in read():
+    with pq.ParquetFile(entities) as file, (folder / f"{stem}_data.npy").open("wb") as stream:
+        write_array_header(stream, np.dtype(np.uint8), 0)
+        for batch in file.iter_batches(columns=["label" if stem == "label" else "name"]):
+            strings = fold(batch.column(0)) if stem == "folded" else batch.column(0).cast(pa.large_string())
             data, offsets = string_buffers(strings)
             stream.write(data.data)
             ends.append(offsets[1:] + ends[-1][-1])
+        stream.seek(0)  # numpy's headers are of one length, whatever they say of the array's
+        write_array_header(stream, np.dtype(np.uint8), int(ends[-1][-1]))
     np.save(folder / f"{stem}_offsets.npy", np.concatenate(ends), allow_pickle=False)
 
 
@@ -328,20 +304,21 @@ def fold(names: pa.Array) -> pa.Array:
     return pc.replace_with_mask(folded, other, mended)
 
 
-def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) -> U64:
+def hash_strings(strings: pa.LargeStringArray, which: Ints, known: U64 | None = None) -> U64:
     """Return a hash of the UTF-8 of each of the strings ``which`` [n]: FNV-1a, finished as in splitmix64.
 
     ``known``: what was hashed before, by string, 0 where it was not; of many strings only pages in use take memory.
     """
     known = np.zeros(len(strings), dtype=np.uint64) if known is None else known
     new = sorted_distinct(which[known[which] == 0])
-    lengths = strings.offsets[new + 1] - strings.offsets[new]
+    data, offsets = string_buffers(strings)
+    lengths = offsets[new + 1] - offsets[new]
     longest_first = np.argsort(-lengths, kind="stable")
     new, lengths = new[longest_first], lengths[longest_first]
-    starts, hashes = strings.offsets[new], np.full(len(new), FNV_START)
+    starts, hashes = offsets[new], np.full(len(new), FNV_START)
     longer = np.searchsorted(-lengths, -np.arange(lengths.max(initial=0)))  # how many strings have a byte there
     for at, count in enumerate(longer.tolist()):
-        hashes[:count] = (hashes[:count] ^ strings.data[starts[:count] + at]) * FNV_PRIME
+        hashes[:count] = (hashes[:count] ^ data[starts[:count] + at]) * FNV_PRIME
     known[new] = mix_bits(hashes)
     return known[which]
 

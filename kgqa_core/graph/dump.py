@@ -33,8 +33,6 @@ from kgqa_core.graph.input_files import check_rejects, read_blocks, syntax_of, w
 KINDS = {**TABLES, "rejects": schemas.REJECTS}  # files of a part
 GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {"rejects": 2**14}  # rows of a row group, about
 
-Progress = Callable[[int, int], None]  # bytes of the file read, of how many
-
 
 @dataclass(frozen=True, slots=True)
 class DumpReport:
@@ -58,7 +56,6 @@ def parse_dump(
     journal: Path,
     options: DumpOptions | None = None,
     threads: int = 1,
-    progress: Progress | None = None,
 ) -> DumpReport:
     """Write what is kept of a dump to ``out_dir``.
 
@@ -73,7 +70,7 @@ def parse_dump(
     options = replace(options or DumpOptions(), is_quads=syntax_of(path) == ".nq")
     try:
         total, num_parts = _open_journal(path, options, journal)
-        blocks = _read(path, options, total["text"]["bytes"], threads, progress)
+        blocks = _read(path, options, total["text"]["bytes"], threads)
         while True:
             check_rejects(
                 _rejects(num_parts, journal),
@@ -123,19 +120,16 @@ def _rejects(num_parts: int, folder: Path) -> Iterator[pa.Table]:
                 yield file.read_row_group(group).cast(schemas.REJECTS)
 
 
-def _read(path: Path, options: DumpOptions, skip: int, threads: int, progress: Progress | None) -> Iterator[Rows]:
+def _read(path: Path, options: DumpOptions, skip: int, threads: int) -> Iterator[Rows]:
     """Yield the rows of the blocks behind byte ``skip`` of the text, in order."""
-    blocks, waiting = read_blocks(path, options.block_bytes, skip), deque[tuple[Future[Rows], int]]()
+    blocks, waiting = read_blocks(path, options.block_bytes, skip), deque[Future[Rows]]()
     with ThreadPoolExecutor(threads) as pool:
         while True:
             wanted = threads + (threads > 1) - len(waiting)  # one is read while all are at work
-            waiting.extend((pool.submit(read_rows, text, options), at) for text, at in islice(blocks, wanted))
+            waiting.extend(pool.submit(read_rows, text, options) for text in islice(blocks, wanted))
             if not waiting:
                 return
-            future, at = waiting.popleft()
-            yield future.result()
-            if progress:
-                progress(at, path.stat().st_size)
+            yield waiting.popleft().result()
 
 
 @contextmanager
@@ -143,20 +137,18 @@ def _open_part(path: Path, schema: pa.Schema, group_rows: int) -> Iterator[Calla
     """Yield what adds a block's rows to a file; row groups end with a block, so they depend on the dump alone."""
     held: list[pa.Table] = []
 
-    def write(at_least: int) -> None:
-        num_rows = sum(table.num_rows for table in held)
-        if num_rows >= at_least:
-            writer.write_table(pa.concat_tables(held), row_group_size=num_rows)
-            held.clear()
-
     def add(table: pa.Table) -> None:
         held.append(table)
-        write(group_rows)
+        num_rows = sum(one.num_rows for one in held)
+        if num_rows >= group_rows:
+            writer.write_table(pa.concat_tables(held), row_group_size=num_rows)
+            held.clear()
 
     with written_whole(path) as partial:
         with pq.ParquetWriter(partial, schema, compression="zstd", compression_level=1) as writer:
             yield add
-            write(1)
+            if any(one.num_rows for one in held):
+                writer.write_table(pa.concat_tables(held))
         sync(partial)
 
 

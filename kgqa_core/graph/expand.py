@@ -72,7 +72,7 @@ class Expander:
         self._order = np.empty(graph.num_entities + 1, dtype=np.int32)  # pages never written to take no memory
         self._left = np.empty(graph.num_entities, dtype=np.int32)
 
-    def expand(self, topics: Sequence[int]) -> Expansion:
+    def expand(self, topics: Sequence[int] | Ints) -> Expansion:
         """Return where the walk from ``topics`` comes to; InputError where one is no entity of the graph."""
         start = np.asarray(topics, dtype=np.int64)
         if len(start) and not 0 <= start.min() <= start.max() < self._num_entities:

@@ -91,15 +91,19 @@ class ChunkReport:
 
 def line_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield (first byte, one past the last) of slices of about ``chunk_bytes`` that end at line ends."""
-    size = path.stat().st_size
+    size, most = path.stat().st_size, input_files.MAX_LINE_BYTES
     with path.open("rb") as file:
         input_files.require_text(file.peek(), path)
         start = 0
         while start < size:
             file.seek(min(start + chunk_bytes, size))
-            end = input_files.end_line(file, path)  # of the line that the cut fell into
-            yield start, end
-            start = end
+            if len(file.readline(most + 1)) > most:  # the rest of the line that the cut fell into
+                raise InputError(
+                    f"{path}: the line that holds byte {file.tell()} of the text is longer than {most} bytes. "
+                    "Do its lines end in a line feed?"
+                )
+            yield start, file.tell()
+            start = file.tell()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,18 +123,8 @@ def unpack(path: Path, folder: Path) -> Path:
     return plain
 
 
-def end_line(file: IO[bytes], path: Path) -> int:
-    """Read on to the end of a line and return its byte; raise InputError where MAX_LINE_BYTES do not reach it."""
-    if len(file.readline(MAX_LINE_BYTES + 1)) > MAX_LINE_BYTES:
-        raise InputError(
-            f"{path}: the line that holds byte {file.tell()} of the text is longer than {MAX_LINE_BYTES} bytes. "
-            "Do its lines end in a line feed?"
-        )
-    return file.tell()
-
-
-def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads, and how many of its bytes were read so far.
+def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[bytes]:
+    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads.
 
     A block ends behind the last line end within ``block_bytes`` (of a longer line: within as many more as it takes).
     So blocks depend on the text alone, and reading may begin at any of them: at byte ``skip`` of the text. Raises
@@ -170,7 +160,7 @@ def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[tuple[bytes
                 end = end or len(text)  # the last line of the file may lack its end
                 rest = text[end:]
                 at += end
-                yield (text[:end] if rest else text), file.tell()
+                yield text[:end] if rest else text
 
 
 def syntax_of(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph import csr
-from kgqa_core.graph.csr import Ints, SortedIndex, StringTable, expand_ranges, open_array, sorted_distinct
+from kgqa_core.graph.csr import Ints, SortedIndex, expand_ranges, open_array, sorted_distinct
 from kgqa_core.types import Question, RelationPath, Step
 
 
@@ -83,22 +84,22 @@ class KnowledgeGraph:
         return _column(self.folder / "relations.parquet", "inverse")
 
     @cached_property
-    def _labels(self) -> StringTable:
-        return csr.open_strings(self.folder, "label")
+    def _label(self) -> Callable[[int], bytes]:
+        return csr.open_bytes(self.folder, "label")
 
     @cached_property
-    def _names(self) -> StringTable:
-        return csr.open_strings(self.folder, "name")
+    def _name(self) -> Callable[[int], bytes]:
+        return csr.open_bytes(self.folder, "name")
 
     @cached_property
     def _by_label(self) -> SortedIndex:
-        return SortedIndex(self._labels.raw, range(self.num_entities))  # ids follow the labels' order
+        return SortedIndex(self._label, range(self.num_entities))  # ids follow the labels' order
 
     @cached_property
     def name_index(self) -> SortedIndex:
         """Entities in byte order of their names."""
         ids = open_array(self.folder / "name_order.npy")
-        return SortedIndex(lambda row: self._names.raw(ids[row]), ids)
+        return SortedIndex(lambda row: self._name(ids[row]), ids)
 
     @cached_property
     def folded_index(self) -> SortedIndex:
@@ -108,11 +109,11 @@ class KnowledgeGraph:
 
     def name_of(self, entity_id: int) -> str:
         """Return one entity's name without reading all of them."""
-        return self._names.raw(entity_id).decode()
+        return self._name(entity_id).decode()
 
     def label_of(self, entity_id: int) -> str:
         """Return one entity's label without reading all of them."""
-        return self._labels.raw(entity_id).decode()
+        return self._label(entity_id).decode()
 
     def ids_of_label(self, label: str) -> int | None:
         """Return the entity with this label, or None."""
@@ -128,13 +129,14 @@ class KnowledgeGraph:
 
     @cached_property
     def _folded_aliases(self) -> tuple[Ints, pa.Array]:
-        """Entity and case-folded text of each alias; read on first use, none where the graph's source gives none."""
+        """Entity and case-folded text of each alias; read on first use."""
+        table = self.read_aliases()
+        return table["entity_id"].to_numpy(), csr.fold(table["alias"].combine_chunks())
+
+    def read_aliases(self) -> pa.Table:
+        """Return schemas.ALIASES; no row where the graph's source gives none."""
         path = self.folder / "aliases.parquet"
-        if not path.is_file():
-            return np.empty(0, dtype=np.int32), pa.array([], pa.large_string())
-        with pq.ParquetFile(path) as file:
-            table = file.read().combine_chunks()
-        return table["entity_id"].to_numpy(), csr.fold(pa.array(table["alias"].to_pylist(), pa.string()))
+        return pq.read_table(path, schema=schemas.ALIASES) if path.is_file() else schemas.ALIASES.empty_table()
 
     def ids_of_alias(self, name: str) -> tuple[int, ...]:
         """Return the entities with this alias whatever its case, ascending. Looks through all aliases."""

@@ -61,11 +61,6 @@ class Subgraphs:
         found, inside = self._look_up(question_id, np.array(sorted(entities), dtype=np.int64))
         return found[inside]
 
-    def inside(self, question_id: str, entities: Sequence[int]) -> tuple[int, ...]:
-        """Return those entities, in their order, that are in a question's subgraph; none where it has none."""
-        _, inside = self._look_up(question_id, np.array(entities, dtype=np.int64))
-        return tuple(entity for entity, is_inside in zip(entities, inside.tolist(), strict=True) if is_inside)
-
     def _look_up(self, question_id: str, entities: Ints) -> tuple[Ints, Bools]:
         """Return the row of each entity in the question's block, and whether it is there; a question may have none."""
         block = self.block_of.get(question_id)
@@ -138,7 +133,7 @@ class SearchGraph:
         """Return linked questions whose entities are those of ``graph``; InputError where one has no subgraph."""
         return list(map(self.subgraphs.to_rows, questions)) if self.subgraphs else list(questions)
 
-    def to_entities(self, ids: Sequence[int]) -> tuple[int, ...]:
+    def to_entities(self, ids: Sequence[int] | Ints) -> tuple[int, ...]:
         """Return the entities that some ids of ``graph`` stand for."""
         return tuple(ids) if self.subgraphs is None else tuple(self.subgraphs.entity[list(ids)].tolist())
 
@@ -181,14 +176,9 @@ def is_evidence(graph: KnowledgeGraph, path: ReasoningPath, answer: int) -> bool
             return False
         if not (0 <= head < graph.num_entities and 0 <= tail < graph.num_entities):
             return False
-        # bisect beside numpy: of a few numbers, a call of searchsorted takes several times longer.
-        first, last = int(graph.group_ptr[head]), int(graph.group_ptr[head + 1])
-        group = bisect_left(graph.group_relation, step.relation, first, last)
-        if group == last or graph.group_relation[group] != step.relation:
-            return False
-        first, last = int(graph.edge_ptr[group]), int(graph.edge_ptr[group + 1])
-        place = bisect_left(graph.edge_tail, tail, first, last)
-        if place == last or graph.edge_tail[place] != tail:
+        tails = graph.neighbors(head, step.relation)
+        place = bisect_left(tails, tail)
+        if place == len(tails) or tails[place] != tail:
             return False
         here = end
     return here == answer

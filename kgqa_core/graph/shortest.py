@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kgqa_core.errors import InputError
 from kgqa_core.graph.csr import I8, I32, I64, Bools, CsrArrays, compiled
 from kgqa_core.graph.follow import is_among, with_room
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -20,7 +19,6 @@ from kgqa_core.types import RelationPath
 
 EMPTY, BARRED = -1, -2
 FIRST_CAPACITY = 1 << 8  # of what grows
-MOST_HOPS = 100  # hops are kept in a byte per entity
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,11 @@ class PathFinder:
     def __init__(
         self, graph: KnowledgeGraph, *, max_hops: int, reenter_topic: bool = False, max_paths: int = 1000
     ) -> None:
-        """Keep the arrays of ``graph``, or of a graph of rows; InputError: a number is out of range.
+        """Keep the arrays of ``graph``, or of a graph of rows; ``max_hops`` is at most 100: hops are bytes.
 
         ``reenter_topic``: may a step arrive at a topic? Then a gold that is the topic has the shortest closed walks.
         ``max_paths`` are kept per question, those of the smallest relation ids.
         """
-        for name, value, most in (("max_hops", max_hops, MOST_HOPS), ("max_paths", max_paths, 2**31)):
-            if not 1 <= value <= most:
-                raise InputError(f"{name} is {value}; it must be from 1 to {most}")
         self._csr = graph.arrays
         self.reenter_topic = reenter_topic
         self._limits = (max_hops, max_paths)

@@ -24,7 +24,7 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import csr
-from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, sorted_distinct
+from kgqa_core.graph.csr import U64, Bools, Ints, counts_before, sorted_distinct
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks
 from kgqa_core.graph.input_files import require_file, scratch_folder
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -109,12 +109,11 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> tuple[Ints, In
 
 
 @lru_cache(maxsize=1)
-def _read_hashed(graph_folder: Path) -> tuple[StringTable, U64, U64]:
+def _read_hashed(graph_folder: Path) -> tuple[pa.LargeStringArray, U64, U64]:
     """Return the labels of the entities, memory-mapped, room for their hashes, and the hashes of the relations'."""
-    relations = pq.read_table(graph_folder / RELATIONS_FILE, columns=["label"])["label"].combine_chunks()
-    table = StringTable(*csr.string_buffers(relations.cast(pa.large_string())))
+    relations = pq.read_table(graph_folder / RELATIONS_FILE)["label"].combine_chunks().cast(pa.large_string())
     labels = csr.open_strings(graph_folder, "label")
-    return labels, np.zeros(len(labels), dtype=np.uint64), csr.hash_strings(table, np.arange(len(relations)))
+    return labels, np.zeros(len(labels), dtype=np.uint64), csr.hash_strings(relations, np.arange(len(relations)))
 
 
 def _sort_distinct(heads: Ints, relations: Ints, tails: Ints, num_rows: int, num_relations: int) -> Sequence[Ints]:

@@ -14,15 +14,7 @@ from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import AS_ANSWER, BOXED, BULLET, LEAD, Answers, find_names, parse_answers
-from kgqa_core.instructions.render import (
-    NOTHING,
-    Names,
-    ScoredPath,
-    escape,
-    render_lines,
-    render_paths,
-    render_triples,
-)
+from kgqa_core.instructions.render import NOTHING, Names, ScoredPath, escape, render_lines, render_paths, render_triples
 from kgqa_core.instructions.types import Case, Instruction, ParseFailure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint

@@ -236,19 +236,17 @@ class PlanAsker:
 
     instruction: PlanInstruction
     space: PathConstraints | RelationConstraint | None  # the plans that exist; None: any text is a plan
-    num_beams: int = 1  # of beam search; at least as many as plans are asked for are taken
     max_new_tokens: int = 160  # of one plan
     searches: Searches = "bound"  # how the model finds several texts
 
     def decoding(self, num_plans: int) -> Decoding:
         """Return how ``num_plans`` plans are searched for: where there are no beams, among samples."""
-        width = max(num_plans, self.num_beams)
         ends_itself = self.space is not None and self.searches == "bound"  # a constraint ends the text
         stop = () if ends_itself else (END,)
         if self.searches == "samples":
-            num, heat = SAMPLES * width, TEMPERATURE
+            num, heat = SAMPLES * num_plans, TEMPERATURE
             return Decoding(self.max_new_tokens, "sample", num_returns=num, temperature=heat, stop=stop)
-        return Decoding(self.max_new_tokens, "beam", num_returns=width, num_beams=width, stop=stop)
+        return Decoding(self.max_new_tokens, "beam", num_returns=num_plans, num_beams=num_plans, stop=stop)
 
     def case(self, question: PlanQuestion) -> PlanCase:
         """Return what the instruction is asked about a question."""

@@ -36,7 +36,7 @@ def text_key(model: str, prompt: Prompt, decoding: Decoding, index: int) -> str:
     """
     shape: list[object] = [decoding.method, decoding.max_new_tokens, list(decoding.stop)]
     if decoding.method == "sample":
-        shape += [decoding.temperature, decoding.top_p, decoding.seed]
+        shape += [decoding.temperature, 1.0, decoding.seed]  # 1.0: all of the probability mass
     elif decoding.method == "beam":
         shape += [decoding.num_beams]
     constraint = None if prompt.constraint is None else prompt.constraint.key
@@ -87,7 +87,6 @@ class CallStore:
                 "that folder, and they are paid again"
             )
         self.folder, self._guard = folder, threading.RLock()
-        self.num_damaged = 0  # stores and rows that could not be read; their calls are paid again
         with self._in_use():
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a", encoding="utf-8") as stream:  # two would begin, or set aside, at once
@@ -96,7 +95,7 @@ class CallStore:
                 number = max(map(int, filter(str.isdecimal, numbers)), default=1)
                 while not self._is_sound(path := folder / f"calls-{number}.sqlite"):
                     self._database.close()
-                    self._damaged(path.name, 1)
+                    self._say_damaged(path.name)
                     number += 1
 
     def get(self, keys: Iterable[str]) -> dict[str, Kept]:
@@ -111,7 +110,7 @@ class CallStore:
                 else:
                     bad.append((row[0],))
             if bad:
-                self._damaged(f"{len(bad)} calls", len(bad))
+                self._say_damaged(f"{len(bad)} calls")
                 with self._database:
                     self._database.executemany("DELETE FROM calls WHERE key = ?", bad)
         return found
@@ -161,8 +160,7 @@ class CallStore:
                 raise
             return False
 
-    def _damaged(self, what: str, number: int) -> None:
-        self.num_damaged += number
+    def _say_damaged(self, what: str) -> None:
         _log.warning("%s: %s damaged and left out; what is lost is paid again", self.folder, what)
 
     @contextmanager

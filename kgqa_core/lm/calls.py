@@ -12,13 +12,13 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from kgqa_core.config_lm import ROLES, UNLIMITED, Budget, Price, Role
-from kgqa_core.errors import ConfigError, KgqaError
+from kgqa_core.config_lm import ROLES, Price, Role
+from kgqa_core.errors import KgqaError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
 from kgqa_core.lm.search import THOUGHTS, cut_loop
 from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
@@ -36,26 +36,8 @@ class Account(NamedTuple):
     question_id: str
 
 
-@dataclass(slots=True)
-class Usage:
-    """Figures of an account; see schemas.METER. Money follows from the tokens and is not kept."""
-
-    num_calls: int = 0
-    num_prompt_tokens: int = 0
-    num_tokens: int = 0
-    seconds: float = 0.0
-    paid_calls: int = 0
-    paid_prompt_tokens: int = 0
-    paid_tokens: int = 0
-    paid_seconds: float = 0.0
-    num_failed: int = 0
-    num_stopped: int = 0
-    num_cut: int = 0
-    num_looping: int = 0
-    num_outside: int = 0
-
-
-FIGURES = tuple(column.name for column in fields(Usage))
+FIGURES = tuple(name for name in METER.names if name not in {*Account._fields, "money", "paid_money"})
+"""What is counted in an account. Money follows from the tokens and is not kept."""
 
 
 class Meter:
@@ -67,61 +49,37 @@ class Meter:
     num_paid = 0  # calls that went to models, by all meters of this process and of what worked for it
 
     def __init__(self) -> None:
-        """Begin without any account."""
         self.prices: dict[str, Price | None] = {}  # model -> what its calls cost; None: nobody knows
         self._guard = threading.Lock()
-        self._accounts = defaultdict[Account, Usage](Usage)
-        self._spent: dict[tuple[str, str], list[float]] = {}  # (system, question) -> calls, tokens, seconds, money
-        self._stopped: dict[str, str] = {}  # question -> limit that it reached
+        self._accounts = defaultdict[Account, Counter[str]](Counter)
+        self.spent = Counter[tuple[str, str]]()  # (system, question) -> calls that were asked for
 
-    def charge(self, account: Account, usage: Usage) -> None:
-        """Add ``usage`` to an account and, where the account is a question's, to what that has spent."""
+    def charge(self, account: Account, figures: Mapping[str, Any]) -> None:
+        """Add some of ``FIGURES`` to an account, and its calls to what the question has spent."""
         with self._guard:
-            Meter.num_paid += usage.paid_calls
-            total = self._accounts[account]
-            for name in FIGURES:
-                setattr(total, name, getattr(total, name) + getattr(usage, name))
-            if account.question_id:
-                price = self.prices.get(account.model)
-                spent = self._spent.setdefault((account.system, account.question_id), [0.0] * 4)
-                spent[0] += usage.num_calls
-                spent[1] += usage.num_prompt_tokens + usage.num_tokens
-                spent[2] += usage.seconds
-                spent[3] += price.of(usage.num_prompt_tokens, usage.num_tokens) if price else 0.0
+            Meter.num_paid += figures.get("paid_calls", 0)
+            self._accounts[account].update(figures)
+            self.spent[account.system, account.question_id] += figures.get("num_calls", 0)
 
-    def may_ask(self, system: str, question_id: str, budget: Budget, *, pending: int) -> bool:
-        """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not."""
-        if not question_id or budget == UNLIMITED:
-            return True
-        calls, *others = self._spent.get((system, question_id), (0.0,) * 4)
-        for (name, limit), total in zip(budget, (calls + pending, *others), strict=True):
-            if limit is not None and total >= limit:
-                self._stopped.setdefault(question_id, name)
-                return False
-        return True
-
-    def usage(self, **where: str) -> Usage:
-        """Return the sum over the accounts whose fields are those given: ``usage(system="rog")``."""
+    def usage(self) -> Counter[str]:
+        """Return the sum of all accounts: ``usage()["num_calls"]``."""
         with self._guard:
-            own = [usage for account, usage in self._accounts.items() if where.items() <= account._asdict().items()]
-            return Usage(**{name: sum(getattr(usage, name) for usage in own) for name in FIGURES})
+            return sum(self._accounts.values(), Counter[str]())
 
-    def take(self) -> tuple[pa.Table, dict[str, str]]:
-        """Return a row per account, and the questions that a budget stopped with the limit; all accounts begin anew.
+    def take(self) -> pa.Table:
+        """Return a row per account, sorted, as schemas.METER has them; all accounts begin anew.
 
-        Rows are sorted, as schemas.METER has them; money is null where nobody knows the price.
+        Money is null where nobody knows the price.
         """
         with self._guard:
             rows: list[dict[str, Any]] = []
-            for account, usage in sorted(self._accounts.items(), key=lambda item: item[0]):
-                price = self.prices.get(account.model)
-                figures = {name: getattr(usage, name) for name in FIGURES}
-                figures["money"] = price.of(usage.num_prompt_tokens, usage.num_tokens) if price else None
-                figures["paid_money"] = price.of(usage.paid_prompt_tokens, usage.paid_tokens) if price else None
-                rows.append(account._asdict() | figures)
-            taken = pa.Table.from_pylist(rows, schema=METER), self._stopped
-            self._accounts, self._spent, self._stopped = defaultdict(Usage), {}, {}
-        return taken
+            for account, own in sorted(self._accounts.items(), key=lambda item: item[0]):
+                price, row = self.prices.get(account.model), account._asdict() | {name: own[name] for name in FIGURES}
+                row["money"] = price.of(own["num_prompt_tokens"], own["num_tokens"]) if price else None
+                row["paid_money"] = price.of(own["paid_prompt_tokens"], own["paid_tokens"]) if price else None
+                rows.append(row)
+            self._accounts, self.spent = defaultdict(Counter), Counter()
+        return pa.Table.from_pylist(rows, schema=METER)
 
 
 def is_allowed(constraint: Constraint, text: str) -> bool:
@@ -172,17 +130,16 @@ class Metered:
         *,
         meter: Meter,
         store: CallStore | None = None,
-        budget: Budget = UNLIMITED,
+        max_calls: int | None = None,
         system: str = "",
         price: Price | None = None,
     ) -> None:
-        """Wrap ``model``; ``system`` is whose accounts are charged, ``price`` None where nobody knows it."""
+        """Wrap ``model``; ``system`` is whose accounts are charged, ``price`` None where nobody knows it.
+
+        ``max_calls``: of one question, those that were kept included; None: no limit.
+        """
         self.name, self.meter = model.name, meter
-        self._model, self._store, self._budget, self._system = model, store, budget, system
-        if budget.money is not None and price is None:
-            raise ConfigError(
-                f"budget.money = {budget.money} needs a price, and {self.name} has none in conf/prices.yaml"
-            )
+        self._model, self._store, self._max_calls, self._system = model, store, max_calls, system
         meter.prices[self.name] = price
 
     @property
@@ -212,15 +169,16 @@ class Metered:
         ]
         return [[-math.inf if one.log_prob is None else one.log_prob for one in own] for own in self._call(asks)]
 
-    def _charge(self, ask: _Ask, usage: Usage) -> None:
-        self.meter.charge(Account(self._system, self.name, ask.prompt.instruction, ask.prompt.question_id), usage)
+    def _charge(self, ask: _Ask, **figures: float) -> None:
+        self.meter.charge(Account(self._system, self.name, ask.prompt.instruction, ask.prompt.question_id), figures)
 
     def _call(self, asks: Sequence[_Ask]) -> list[list[Generation]]:
         """Return what each call gives, and charge what it costs as if nothing had been kept."""
         pending, allowed = Counter[str](), list[bool]()
         for ask in asks:  # has its question room for it, those before it in the batch counted?
-            question = ask.prompt.question_id
-            may = self.meter.may_ask(self._system, question, self._budget, pending=pending[question])
+            question, most = ask.prompt.question_id, self._max_calls
+            num_asked = self.meter.spent[self._system, question] + pending[question]
+            may = not question or most is None or num_asked < most
             allowed.append(may)
             pending[question] += may
         going = [ask for ask, may in zip(asks, allowed, strict=True) if may]
@@ -232,7 +190,7 @@ class Metered:
         for ask, may in zip(asks, allowed, strict=True):
             if not may:
                 results.append([Generation("", problem="budget") for _ in ask.keys])
-                self._charge(ask, Usage(num_stopped=1))
+                self._charge(ask, num_stopped=1)
                 continue
             given = [known[key].generation if key in known else lost[key][0] for key in ask.keys]
             said = [replace(one, text=THOUGHTS.sub("", one.text)) for one in given]
@@ -244,7 +202,8 @@ class Metered:
             # A beam that a constraint has no text for is neither cut nor outside: it was never written.
             made = [one.generation for one in kept if one.generation.finished or one.generation.num_tokens]
             texts = made if ask.decoding is not None else []
-            usage = Usage(
+            self._charge(
+                ask,
                 num_calls=1,
                 num_prompt_tokens=max((one.num_prompt_tokens for one in kept), default=0),  # read once for all texts
                 num_tokens=sum(one.generation.num_tokens for one in kept),
@@ -254,7 +213,6 @@ class Metered:
                 num_looping=sum(one.text != once.text for one, once in zip(said, told, strict=True)),
                 num_outside=sum(is_outside(ask.prompt, ask.decoding, THOUGHTS.sub("", one.text)) for one in texts),
             )
-            self._charge(ask, usage)
         return results
 
     def _pay(self, asks: Sequence[_Ask], known: dict[str, Kept], lost: dict[str, tuple[Generation, float]]) -> None:
@@ -291,8 +249,8 @@ class Metered:
                                 one = replace(one, log_prob=None)
                             new[key] = Kept(one, size, share)
                     tokens = sum(one.num_tokens for one in answer.generations)
-                    paid = Usage(paid_calls=1, paid_prompt_tokens=size, paid_tokens=tokens, paid_seconds=answer.seconds)
-                    self._charge(ask, paid)
+                    paid = {"paid_prompt_tokens": size, "paid_tokens": tokens, "paid_seconds": answer.seconds}
+                    self._charge(ask, paid_calls=1, **paid)
                 known.update(new if self._store is None or not new else self._store.put(new))
 
     def _answers(self, asks: Sequence[_Ask]) -> Iterator[list[Answer]]:

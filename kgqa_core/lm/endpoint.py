@@ -228,7 +228,7 @@ class Endpoint:
             body = dict(base)
             if decoding.method == "sample" and section.sampling:
                 seed = later_seed(decoding.seed, len(got))
-                body |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": seed}
+                body |= {"temperature": decoding.temperature, "top_p": 1.0, "seed": seed}
             if decoding.method == "beam":
                 body |= {"use_beam_search": True, "n": decoding.num_beams}
             elif left > 1 and not self._one_at_a_time:

@@ -37,7 +37,6 @@ MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
 SPELLINGS = 16  # tokens, at most, that may begin one text, as "d", "di", "dir" do
 READ_TOKENS = 2048  # of prompts that a CPU reads together, padding included: more of them leave its caches
 LEAST_SHARED = 16  # tokens that prompts begin with, for which a reading of their own pays
-USUAL_NUCLEUS = 64  # tokens that hold the mass top_p in most rows
 Tokens = Sequence[int]
 Starts = Sequence[TokenState | None]  # where each prompt's constraint begins; None: it is free
 Item = TypeVar("Item")
@@ -192,7 +191,7 @@ def pick(
 ) -> list[Candidates]:
     """Return the ``count`` most probable tokens of each row of logits [B, V], or the one that its draw in [0, 1) hits.
 
-    A draw inverts the cumulative distribution of the model at ``temperature``, of its nucleus of mass ``top_p``.
+    A draw inverts the cumulative distribution of the model at ``temperature``.
     ``legal`` holds the allowed tokens per row, None where all are; None in place of it: no row is constrained.
     """
     scores, tokens = logits.float(), None
@@ -206,7 +205,7 @@ def pick(
         tokens = padded[[places_of[id(row)] for row in legal]]  # [B, A]
         scores = scores.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, float("-inf"))
     if decoding.method == "sample":
-        places = _draw(scores, draws, decoding)
+        places = _draw(scores, draws, decoding.temperature)
     else:
         places = scores.topk(min(count, scores.shape[1]), dim=1).indices  # [B, C]
     values = (scores.gather(1, places) - norm).tolist()
@@ -217,16 +216,9 @@ def pick(
     ]
 
 
-def _draw(scores: Tensor, draws: Sequence[float], decoding: Decoding) -> Tensor:
+def _draw(scores: Tensor, draws: Sequence[float], temperature: float) -> Tensor:
     """Return the place [B, 1] of one score per row."""
-    probs = torch.softmax(scores / decoding.temperature, dim=1).nan_to_num(0)  # rows where nothing is allowed
-    if decoding.top_p < 1:
-        few = min(USUAL_NUCLEUS, probs.shape[1])
-        ranked = probs.topk(few, dim=1).values  # sorting all takes ten times as long
-        if few < probs.shape[1] and bool((ranked.sum(dim=1) < decoding.top_p).any()):
-            ranked = probs.sort(dim=1, descending=True).values
-        kept = ranked.cumsum(dim=1) - ranked < decoding.top_p  # the fewest that have the mass; the first always
-        probs = probs.where(probs >= ranked.where(kept, 1).amin(dim=1, keepdim=True), 0)
+    probs = torch.softmax(scores / temperature, dim=1).nan_to_num(0)  # rows where nothing is allowed
     sums = probs.cumsum(dim=1, dtype=torch.float64)  # by token id: near ties stay where they are in any batch
     total = sums[:, -1:].contiguous()
     points = torch.tensor(draws, dtype=sums.dtype, device=sums.device)[:, None] * total

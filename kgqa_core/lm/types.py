@@ -65,7 +65,6 @@ class Decoding:
     num_returns: int = 1  # texts per prompt: the best beams, or that many samples
     num_beams: int = 1  # of beam search; at least num_returns
     temperature: float = 1.0  # of sampling
-    top_p: float = 1.0  # of sampling
     stop: tuple[str, ...] = ()  # a text ends before the first of these
     seed: int = 0  # of sampling
 

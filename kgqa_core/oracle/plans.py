@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from kgqa_core.graph.follow import follow_layers, reasoning_paths
-from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
+from kgqa_core.graph.kg import to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.examples import wrong_plans
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion
@@ -29,7 +29,6 @@ PlansOf = Mapping[str, Sequence[LabelPath]]
 class RandomPlans:
     """Random plans that exist around the topics (RoG Table 2, w/ random plans). Implements ``Planner``."""
 
-    graph: KnowledgeGraph
     space: PathConstraints
     seed: int = 0
 
@@ -38,15 +37,13 @@ class RandomPlans:
         found = []
         for question in questions:  # what is drawn for one does not depend on the others
             chance = random.Random(seed_of("random plans", question.id, self.seed) >> 192)
-            drawn = [random_plan(self.graph, self.space, question.topics, chance) for _ in range(4 * num_plans)]
+            drawn = [random_plan(self.space, question.topics, chance) for _ in range(4 * num_plans)]
             distinct = list(dict.fromkeys(plan for plan in drawn if plan))[:num_plans]
             found.append([Plan(path, -math.log(num_plans)) for path in distinct])
         return found
 
 
-def random_plan(
-    graph: KnowledgeGraph, space: PathConstraints, topics: Sequence[int], chance: random.Random
-) -> LabelPath | None:
+def random_plan(space: PathConstraints, topics: Sequence[int], chance: random.Random) -> LabelPath | None:
     """Return a plan drawn relation by relation among those that lead somewhere; None where none does."""
     around = space.around(tuple(topics))
     wanted = chance.randint(1, space.max_hops)
@@ -57,7 +54,7 @@ def random_plan(
         if not len(options):
             break
         path = (*path, int(options[chance.randrange(len(options))]))
-    return to_labels(graph, path) if path else None
+    return to_labels(space.graph, path) if path else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +85,19 @@ def propose_ends(search: SearchGraph, plans: PlansOf, questions: Sequence[Questi
             paths |= dict(zip(fresh, ways, strict=False))
         covered, scores = not set(question.answers).isdisjoint(paths), (1 / max(1, len(paths)),) * len(paths)
         shown = (tuple(paths), scores, (), tuple(paths.values()))
-        found = Prediction(question.id, *shown, covered, abstained=not paths)
+        found = Prediction(question.id, *shown, covered)
         predictions.append(rows.to_entities(found) if rows else found)
     return predictions
 
 
 def find_hard_negatives(
-    graph: KnowledgeGraph, space: PathConstraints, questions: Sequence[Question], gold_plans: PlansOf, *, seed: int = 0
+    space: PathConstraints, questions: Sequence[Question], gold_plans: PlansOf, *, seed: int = 0
 ) -> dict[str, tuple[LabelPath, ...]]:
     """Return the first gold plan of every question that has one, and two wrong plans of ``space``, shuffled.
 
     Of equally hard ones a seed decides that follows from the question's id.
     """
-    found = {}
+    graph, found = space.graph, {}
     for question in questions:
         chance = random.Random(seed_of("pool", seed, question.id))
         known = [path for plan in gold_plans.get(question.id, ()) if (path := to_relations(graph, plan))]

@@ -12,20 +12,17 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import to_labels, to_relations
-from kgqa_core.instructions.plan import Plan, PlanQuestion
+from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion
 from kgqa_core.planners.dense_train import TINY, DenseModel, open_encoder, read_dense, render_path_text
 from kgqa_core.text.transformer import Floats, SplitEncoder
 from kgqa_core.types import LabelPath
-
-if TYPE_CHECKING:
-    from kgqa_core.instructions.plan import PathConstraints
 
 NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
 FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible

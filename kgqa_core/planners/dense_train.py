@@ -132,8 +132,6 @@ def train_vectors(
     for module in encoder.upper.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = settings.dropout
-        if hasattr(module, "dropout_prob"):  # of the attention
-            module.dropout_prob = settings.dropout
     num_paths, width = path_texts.shape
     parts = {
         "map": torch.eye(width, requires_grad=True),

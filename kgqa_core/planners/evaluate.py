@@ -22,7 +22,8 @@ from pydantic import TypeAdapter
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import named_bounds
-from kgqa_core.graph.follow import Follower
+from kgqa_core.graph.csr import I64, shared_sorted
+from kgqa_core.graph.follow import NOTHING, follow_layers
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import golds_of, to_relations, unsigned, write_step
 from kgqa_core.graph.search_graph import SearchGraph
@@ -189,37 +190,31 @@ def made_of(relations: Collection[str]) -> IsValid:
 
 def leads_somewhere(search: SearchGraph) -> IsValid:
     """Return the test whether a plan leads from its question's topics to anything."""
-    count = _counter(search)
 
     @cache
     def leads(topics: tuple[int, ...], path: LabelPath) -> bool:
-        return count(topics, path, ())[0] > 0
+        return len(_reach(search, topics, path)) > 0
 
     return lambda question, path: leads(question.topics, path)
 
 
 def f1_of_first(search: SearchGraph, questions: Sequence[Question], plans: Sequence[Sequence[Plan]]) -> list[float]:
     """Return the F1, in percent, of answering each question with all that its first plan reaches."""
-    count, found = _counter(search), list[float]()
+    found = list[float]()
     for question, proposed in zip(questions, plans, strict=True):
-        golds = golds_of(question, reenter_topic=search.reenter_topic)
-        reached, right = count(question.topics, proposed[0].path, golds) if proposed and golds else (0, 0)
-        found.append(200.0 * right / (reached + len(golds)) if right else 0.0)
+        golds = np.array(sorted(golds_of(question, reenter_topic=search.reenter_topic)), dtype=np.int64)
+        reached = _reach(search, question.topics, proposed[0].path) if proposed else NOTHING
+        right = len(shared_sorted(reached, golds))
+        found.append(200.0 * right / (len(reached) + len(golds)) if right else 0.0)
     return found
 
 
-def _counter(search: SearchGraph) -> Callable[[Sequence[int], LabelPath, Collection[int]], tuple[int, int]]:
-    """Return what counts all that a path reaches, and the golds among it; (0, 0) for one that is too long or none."""
-    follower = Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
-
-    def count(topics: Sequence[int], path: LabelPath, golds: Collection[int]) -> tuple[int, int]:
-        relations = to_relations(search.graph, path)
-        if relations is None or not 0 < len(relations) <= search.max_hops:
-            return 0, 0
-        (reached,), (right,) = follower.count(topics, [relations], golds)
-        return reached, right
-
-    return count
+def _reach(search: SearchGraph, topics: Sequence[int], path: LabelPath) -> I64:
+    """Return the entities that a path leads to; none where it is too long, empty or unknown."""
+    relations = to_relations(search.graph, path)
+    if relations is None or not 0 < len(relations) <= search.max_hops:
+        return NOTHING
+    return follow_layers(search.graph, topics, relations, reenter_topic=search.reenter_topic)[-1]
 
 
 def ask_planner(

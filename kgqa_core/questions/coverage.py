@@ -131,9 +131,7 @@ def cover_steps(
 def _shared_names(graph: KnowledgeGraph) -> tuple[int, tuple[str, ...]]:
     """Return how many names several entities have, and the first of them; memory stays flat."""
     num: int = json.loads((graph.folder / "graph.json").read_text("utf-8"))["num_shared_names"]
-    table, order = open_strings(graph.folder, "name"), graph.name_index.ids
-    buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
-    names = pa.Array.from_buffers(pa.large_string(), len(table), buffers)
+    names, order = open_strings(graph.folder, "name"), graph.name_index.ids
     pieces = (names.take(pa.array(order[at : at + NAMES_AT_ONCE])) for at in range(0, len(order), NAMES_AT_ONCE))
     equal = groupby(chain.from_iterable(piece.to_pylist() for piece in pieces))
     shared = (name for name, bearers in equal if len(list(islice(bearers, 2))) > 1)

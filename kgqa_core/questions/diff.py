@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from kgqa_core.config_base import DriftSection
 from kgqa_core.graph.build import connect
-from kgqa_core.graph.csr import Bools, expand_ranges
+from kgqa_core.graph.csr import Bools
+from kgqa_core.graph.expand import Expander
 from kgqa_core.graph.input_files import texts_table
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import BLOCKS_FILE
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 DIGEST = "digest"  # column of BLOCKS_FILE: hash of a subgraph by labels
 GONE = -1
-SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
 RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
 
 
@@ -199,15 +199,7 @@ def triples_per_relation(folder: Path) -> dict[str, int]:
 def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
     """Return which entities [N] lie within ``hops`` steps, in any direction, of those marked."""
     reached = ends.copy()
-    frontier = np.flatnonzero(ends)
-    for _ in range(hops):
-        tails = np.zeros(graph.num_entities, np.bool_)
-        for at in range(0, len(frontier), SPREAD_ENTITIES):
-            some = frontier[at : at + SPREAD_ENTITIES]
-            starts, stops = (graph.edge_ptr[graph.group_ptr[some + side]] for side in (0, 1))
-            tails[graph.edge_tail[expand_ranges(starts, stops)]] = True
-        frontier = np.flatnonzero(tails & ~reached)
-        reached |= tails
+    reached[Expander(graph, hops=hops, cap=None).expand(np.flatnonzero(ends)).entity] = True
     return reached
 
 

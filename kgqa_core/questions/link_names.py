@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link import is_of_word
 from kgqa_core.types import Span
@@ -93,8 +92,7 @@ class NameIndex:
     def __init__(self, graph: KnowledgeGraph) -> None:
         """Read every name once. Names without a letter or digit are left out, as are those of nameless nodes."""
         self.graph = graph
-        path = graph.folder / "aliases.parquet"
-        aliases = pq.read_table(path, schema=schemas.ALIASES) if path.is_file() else schemas.ALIASES.empty_table()
+        aliases = graph.read_aliases()
         self._alias_ids, self._aliases = aliases["entity_id"].to_numpy(), aliases["alias"]
         self._sizes: set[int] = set()  # numbers of words that names have
         self._hashes = HashedRows(self._hash_names())

@@ -15,7 +15,7 @@ import numpy as np
 
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
-from kgqa_core.config_lm import ROLES, Budget, Role
+from kgqa_core.config_lm import ROLES, Role
 from kgqa_core.config_systems import PLACES, system_type
 from kgqa_core.errors import UnableError
 from kgqa_core.evaluation.predictions import Answer, SystemSource
@@ -91,7 +91,9 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     if linked and systems.topics == "linked":
         questions = link_topics(questions, TextLinker(NameIndex(search.entities), read_questions(folder, "train")))
         if (blocks := search.subgraphs) is not None:  # what a question's subgraph lacks is not found
-            questions = [replace(one, topics=blocks.inside(one.id, one.topics)) for one in questions]
+            questions = [
+                replace(one, topics=search.to_entities(blocks.rows_of(one.id, one.topics))) for one in questions
+            ]
     return questions
 
 
@@ -183,7 +185,7 @@ class Parts:
             return PlanSource(self.asker(), self.mask_topics)
         if source == "random":
             space = path_constraints(self.search)
-            return PlanSource(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
+            return PlanSource(RandomPlans(space, self.seed), self.mask_topics)
         if source == "none":
             return PlanSource(FixedPlans({}), self.mask_topics)
         if source == "encoder":
@@ -221,7 +223,7 @@ class Parts:
             for one in read_cases(folder, split)
         }
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
-        return find_hard_negatives(self.search.graph, space, placed, golds, seed=self.systems.draw)
+        return find_hard_negatives(space, placed, golds, seed=self.systems.draw)
 
     def _model(self) -> LanguageModel:
         """Return whoever plays the language model, metered and held to the cap of calls."""
@@ -240,8 +242,7 @@ class Parts:
         else:
             players = {role: Player(open_control(self.seed if self.answerer == "random" else None))}
         self.base = self.base or players[role].model.name
-        budget = Budget(calls=self.max_calls)
-        entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)
+        entered = opening.metered(self.pipeline, players, system=self.name, max_calls=self.max_calls)
         model, meter = self.stack.enter_context(entered)
         self.meters.append(meter)
         return model

@@ -88,13 +88,11 @@ class FileHashes:
             self._known[key] = self._new[key] = [*stamp, digest]
             self._unwritten += time.monotonic() - started
             if self._unwritten >= self._cost:  # else many small files would cost more to note than to read
-                self._write()
+                started = time.monotonic()
+                noted = read_note(self._path)  # others write too; a lost race costs a hashing
+                write_note(self._path, {**noted, **self._new})
+                self._unwritten, self._cost = 0.0, time.monotonic() - started
         return digest
-
-    def _write(self) -> None:
-        started = time.monotonic()
-        write_note(self._path, {**read_note(self._path), **self._new})  # others write too; a lost race costs a hashing
-        self._unwritten, self._cost = 0.0, time.monotonic() - started
 
 
 def _stamp(file: Path) -> list[int]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_yaml, validated
-from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Prices, Role
+from kgqa_core.config_lm import OwnModelSection, Prices, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
@@ -275,18 +275,18 @@ def machine_of(pipeline: Pipeline) -> Machine:
 
 @contextmanager
 def metered(
-    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, budget: Budget = UNLIMITED
+    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, max_calls: int | None = None
 ) -> Iterator[tuple[LanguageModel, Meter]]:
     """Yield whoever plays the roles as one model, each of whose calls is counted, and kept under its player's name.
 
-    The same call is paid once in a home. ``budget`` is for all roles together.
+    The same call is paid once in a home. ``max_calls`` of a question are for all roles together.
     """
     meter, prices = Meter(), validated(Prices, read_yaml(PRICES), PRICES, {}).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
         around: dict[int, Metered] = {}
         for model, price_name in players.values():
             price = prices.get(price_name)
-            counted = Metered(model, store=store, meter=meter, system=system, budget=budget, price=price)
+            counted = Metered(model, store=store, meter=meter, system=system, max_calls=max_calls, price=price)
             around.setdefault(id(model), counted)
         own: dict[Role, LanguageModel] = {role: around[id(player.model)] for role, player in players.items()}
         yield next(iter(own.values())) if len(around) == 1 else RoleModels(own), meter

@@ -138,9 +138,15 @@ class Pipeline:
     def make(self, key: str, build: Build | None = None) -> StageOutcome:
         """Build one stage whose inputs are done, unless it is there, and keep what it recorded beside its files.
 
-        ``build`` stands in for how its kind of stage is built.
+        ``build`` stands in for how its kind of stage is built. Raises as ``ArtifactStore.build``; InputError: a file
+        changed meanwhile.
         """
-        spec, recipe = self.specs[key], self.recipe(key)
+        recipe, spec = self.recipe(key), self.specs[key]
+        if recipe is None:
+            raise ArtifactError(
+                f"stage {key!r} reads {', '.join(spec.needs)}, of which not all are done: was an input "
+                "changed meanwhile? Run again; kgqa status says more"
+            )
         build = build or known_stages()[spec.stage].build
 
         def fill(folder: Path) -> None:
@@ -148,21 +154,7 @@ class Pipeline:
             for name, value in spec.section.items():
                 recorder.param(name, value if isinstance(value, str | int | float | bool | None) else str(value))
             build(self, spec, folder, recorder)
-            write_record(folder, recorder.record(recipe.fingerprint if recipe else ""))
-
-        return StageOutcome(key, *self.build(key, fill))
-
-    def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
-        """Build a stage whose inputs are done, as ``ArtifactStore.build``; InputError: a file changed meanwhile."""
-        recipe, spec = self.recipe(key), self.specs[key]
-        if recipe is None:
-            raise ArtifactError(
-                f"stage {key!r} reads {', '.join(spec.needs)}, of which not all are done: was an input "
-                "changed meanwhile? Run again; kgqa status says more"
-            )
-
-        def checked(folder: Path) -> None:
-            write(folder)
+            write_record(folder, recorder.record(recipe.fingerprint))
             for name, path in spec.files.items():
                 if self._hash(path, name) != recipe.inputs[name]:
                     raise InputError(f"{name}: {path} was changed while stage {key!r} read it. Run again")
@@ -179,9 +171,9 @@ class Pipeline:
                     )
 
         origins = {name: origin for name, path in spec.files.items() if (origin := origin_of(path, self.home))}
-        artifact, made = self.store.build(recipe, checked, origins)
+        artifact, built = self.store.build(recipe, fill, origins)
         self.remember(key, artifact)
-        return artifact, made
+        return StageOutcome(key, artifact, built)
 
     def remember(self, key: str, artifact: Artifact) -> None:
         """Note what this run's stage is made of now, so that ``status`` can say later what changed."""

@@ -99,7 +99,6 @@ def answer_with(
         paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
         covered=not set(question.answers).isdisjoint(reached),
         verdict=question.claim in taken if question.claim is not None and taken else None,
-        abstained=not taken,
     )
     return SystemAnswer(prediction)
 
@@ -124,10 +123,10 @@ def answer_by_name(
     """
     if isinstance(said, ParseFailure) or said.abstained:
         return answer_with(question, (), paths)
-    meant = meant_by_verdict(question, said, map(end_of, paths)) if question.claim is not None else None
+    meant = meant_by_verdict(question, said, map(end_of, paths))
     if meant is not None:
         found = answer_with(question, meant, paths)
-        return replace(found, prediction=replace(found.prediction, verdict=question.claim in meant, abstained=False))
+        return replace(found, prediction=replace(found.prediction, verdict=question.claim in meant))
     view = search if on_rows else search.whole
     shown = {end: view.name_of(end) for end in map(end_of, paths)}
     matched = match_answers(said, shown, view, question.id)

@@ -137,7 +137,7 @@ def answer_by_path(search: SearchGraph, question: Question, path: RelationPath |
     """
     reached: list[int] = follow_topics(search, question.topics, path).tolist() if path is not None else []
     if path is None or not reached:
-        return Prediction(question.id, (), (), (), abstained=True)
+        return Prediction(question.id, (), (), ())
     found = set(reached)
     shown = {*reached[:NUM_PATHS], *(one for one in reached if one == question.claim)}
     paths: list[ReasoningPath] = []

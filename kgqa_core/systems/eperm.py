@@ -162,17 +162,14 @@ class Eperm(System):
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
-            case = ReasonCase(question.text, self._shown(question, found.paths), shown)
+            paths = found.paths
+            if self.settings.order == "drawn":
+                paths = tuple(self._draw(question).sample(sorted(paths, key=lambda path: path.text), len(paths)))
+            case = ReasonCase(question.text, paths, shown)
             (reply,) = yield [Ask(instruction, case)]
             answer = answer_by_name(self.search, question, reply.result, ways, on_rows=True)
         followed = tuple(plan.path for plan in plans)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts}, plans=followed)
-
-    def _shown(self, question: Question, paths: Sequence[ScoredPath]) -> tuple[ScoredPath, ...]:
-        """Return the paths in the order in which they are shown: a drawn one has nothing to do with their scores."""
-        if self.settings.order == "score":
-            return tuple(paths)
-        return tuple(self._draw(question).sample(sorted(paths, key=lambda path: path.text), len(paths)))
 
     def _draw(self, question: Question) -> Random:
         return Random(f"{self.seed}:{question.id}")

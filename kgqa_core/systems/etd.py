@@ -199,9 +199,12 @@ class Etd(System):
         if kept.determine == "plan":
             choice, sure = yield from self._weigh(question, prepared)
             return replace(self._answer(question, prepared, choice), confidence=sure)
+        candidates = show_candidates(self.search.entities, prepared, kept.num_candidates)
+        if kept.renormalise == "shown" and (whole := sum(one.score for one in candidates)):
+            candidates = tuple(replace(one, score=one.score / whole) for one in candidates)
         shown = Shown(kept.multiple_choice, kept.candidates, kept.probabilities, kept.paths)
         instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
-        (reply,) = yield [Ask(instruction, self._case(question, prepared))]
+        (reply,) = yield [Ask(instruction, ChooseCase(question.text, candidates=candidates))]
         return self._answer(question, prepared, reply.result)
 
     def _weigh(self, question: Question, explored: Prediction) -> Rounds:
@@ -236,13 +239,6 @@ class Etd(System):
         chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
         return Choice(chosen, "plan" if chosen else "abstained"), sure
 
-    def _case(self, question: Question, explored: Prediction) -> ChooseCase:
-        """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
-        shown = show_candidates(self.search.entities, explored, self.settings.num_candidates)
-        if self.settings.renormalise == "shown" and (whole := sum(one.score for one in shown)):
-            shown = tuple(replace(one, score=one.score / whole) for one in shown)
-        return ChooseCase(question.text, candidates=shown)
-
     def _answer(self, question: Question, explored: Prediction, choice: Choice | ParseFailure) -> SystemAnswer:
         count = self.settings.num_candidates
         counts: dict[str, float] = {
@@ -262,7 +258,7 @@ class Etd(System):
         counts |= {"num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
         found = _ranked(question, explored, (*answers, *free.entities))
         if meant is not None:  # a verdict is an answer, also where nothing is left beside the claim
-            found = replace(found, verdict=question.claim in meant, abstained=False)
+            found = replace(found, verdict=question.claim in meant)
         return SystemAnswer(found, free.unmatched, counts)
 
 
@@ -270,7 +266,7 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
     """Return a prediction of ``answers``, scored 1, 1/2, ..., then what else was explored, in its order, below them."""
     answers = tuple(dict.fromkeys(answers))
     if not answers:  # nothing is ranked: the explorer's first is not what the model said
-        return Prediction(question.id, (), (), (), covered=explored.covered, abstained=True)
+        return Prediction(question.id, (), (), (), covered=explored.covered)
     taken = set(answers)
     path_of = dict(zip(explored.candidates, explored.paths, strict=False))
     rest = [pair for pair in zip(explored.candidates, explored.scores, strict=True) if pair[0] not in taken]

@@ -71,9 +71,7 @@ class Bench:
         answered = [_finish(question, runs.get(question.id), self) for question in questions]
         if self.abstain_below:
             answered = [keep_back(one, self.abstain_below) for one in answered]
-        taken = [meter.take() for meter in self.meters]
-        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
-        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
+        return Round(answered, pa.concat_tables([METER.empty_table(), *(meter.take() for meter in self.meters)]))
 
 
 def keep_back(answered: Answered, least: float) -> Answered:
@@ -82,7 +80,7 @@ def keep_back(answered: Answered, least: float) -> Answered:
     counts = {**answer.counts, "num_kept_back": float(not is_sure)}
     if is_sure:
         return replace(answered, answer=replace(answer, counts=counts))
-    silent = Prediction(answered.question.id, (), (), (), covered=answer.prediction.covered, abstained=True)
+    silent = Prediction(answered.question.id, (), (), (), covered=answer.prediction.covered)
     kept = SystemAnswer(silent, (), counts, plans=answer.plans)
     return replace(answered, answer=kept, status="abstained", faithful=(), confidence=None)
 
@@ -208,7 +206,7 @@ def _confidence(reply: Reply[Any]) -> float | None:
 
 def _finish(question: Question, run: _Run | None, bench: Bench) -> Answered:
     """Return what came of a question: its answer without invented paths, checked, or why there is none."""
-    nothing = SystemAnswer(Prediction(question.id, (), (), (), abstained=True))
+    nothing = SystemAnswer(Prediction(question.id, (), (), ()))
     if run is None:
         return Answered(question, nothing, "skipped")
     calls = tuple(run.calls)

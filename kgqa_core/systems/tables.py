@@ -6,7 +6,7 @@ Both are written in parts, as questions are answered, and put together at the en
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,14 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, NameTables, SystemSource, make_row
 from kgqa_core.graph.input_files import rebatch
 from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
-from kgqa_core.systems.types import Answered, AskedCall, Round
+from kgqa_core.systems.types import Answered, Round
 from kgqa_core.types import Prediction, Step
 
 AS_PART: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 """How a part is written, which is read once and then gone; the merged file is compressed."""
 CANDIDATES_FILE = "candidates.parquet"
-CALL_COLUMNS = tuple(column.name for column in fields(AskedCall))
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
-FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
+FREE: dict[str, Any] = {**dict.fromkeys(SPENT, 0), "money": 0.0, "stopped": None}
 
 
 def write_answered(path: Path, done: Round, names: NameTables, source: SystemSource) -> None:
@@ -51,7 +50,6 @@ def write_answered(path: Path, done: Round, names: NameTables, source: SystemSou
                 "plans": [" → ".join(plan) for plan in one.answer.plans],
                 "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
                 "confidence": one.confidence,
-                "stopped": done.stopped.get(one.question.id),
             }
         )
     schema = SYSTEM_PREDICTIONS.with_metadata(source.metadata())
@@ -62,7 +60,7 @@ def write_answered(path: Path, done: Round, names: NameTables, source: SystemSou
 def write_calls(path: Path, answered: Iterable[Answered]) -> None:
     """Write one row per call of each question, in order; see schemas.SYSTEM_CALLS."""
     rows = [
-        {"question_id": one.question.id, "number": number, **{name: getattr(call, name) for name in CALL_COLUMNS}}
+        {"question_id": one.question.id, "number": number, **asdict(call)}
         for one in answered
         for number, call in enumerate(one.calls, start=1)
     ]
@@ -73,10 +71,8 @@ def write_calls(path: Path, answered: Iterable[Answered]) -> None:
 def merge_parts(parts: Sequence[Path], path: Path) -> None:
     """Put files of one schema together, in order: the same rows give the same bytes, however they were cut.
 
-    At most a part and ``ROWS_AT_ONCE`` rows are in memory. Raises ``ValueError`` without any part.
+    At most a part and ``ROWS_AT_ONCE`` rows are in memory. There is a part at least.
     """
-    if not parts:
-        raise ValueError(f"there is no part to make {path.name} of")
     schema = pq.read_schema(parts[0])
     batches = (batch for part in parts for batch in pq.ParquetFile(part).iter_batches())
     with written_whole(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
@@ -85,13 +81,19 @@ def merge_parts(parts: Sequence[Path], path: Path) -> None:
 
 
 def sum_usage(usage: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return what each question spent over all rows; money is None where a model that was asked has no price."""
+    """Return what each question spent over all rows, and the limit that stopped it.
+
+    Money is None where a model that was asked has no price.
+    """
     money = pc.if_else(pc.greater(usage["num_calls"], 0), usage["money"], 0.0)
-    table = usage.select(["question_id", *SPENT]).append_column("money", money)
+    table = usage.select(["question_id", *SPENT, "num_stopped"]).append_column("money", money)
     known = pc.ScalarAggregateOptions(skip_nulls=False)
-    sums = [*((name, "sum") for name in SPENT), ("money", "sum", known)]
-    rows = table.group_by("question_id", use_threads=False).aggregate(sums).to_pylist()
-    return {row["question_id"]: {name: row[f"{name}_sum"] for name in FREE} for row in rows}
+    sums = [*((name, "sum") for name in (*SPENT, "num_stopped")), ("money", "sum", known)]
+    spent: dict[str, dict[str, Any]] = {}
+    for row in table.group_by("question_id", use_threads=False).aggregate(sums).to_pylist():
+        own = {name: row[f"{name}_sum"] for name in (*SPENT, "money")}
+        spent[row["question_id"]] = {**own, "stopped": "calls" if row["num_stopped_sum"] else None}
+    return spent
 
 
 # ------ Out-of-fold candidates: what explorers that never saw a question propose for it (DualR's tuned choose).

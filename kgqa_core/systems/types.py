@@ -116,7 +116,6 @@ class Round:
 
     answered: Sequence[Answered]
     usage: pa.Table  # schemas.METER, of these questions, perhaps of more
-    stopped: Mapping[str, str]  # questions that a budget stopped, with the limit
 
 
 @dataclass(slots=True)

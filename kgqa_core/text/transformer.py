@@ -266,16 +266,13 @@ class SplitEncoder:
         return mean_over_tokens(_through(self.upper, hidden, mask), mask)
 
     def encode_all(self, states: Sequence[Tensor]) -> Tensor:
-        """Return unit vectors [B, D] of any number of lower states, without gradients and dropout."""
+        """Return unit vectors [B, D] of any number of lower states, without gradients."""
         import torch
 
         result = torch.zeros((len(states), self.width))
-        was_training = self.upper.training
-        self.upper.eval()
         with torch.no_grad():
             for rows in batches_by_length([len(one) for one in states], SPLIT_BATCH_SIZE):
                 result[rows] = self.encode_states([states[row] for row in rows])
-        self.upper.train(was_training)
         return result
 
     def publish(self) -> None:
@@ -302,6 +299,5 @@ def _through(layers: Any, hidden: Tensor, mask: Tensor) -> Tensor:
     """Pass states [B, T, D] through BERT layers."""
     attention = (1.0 - mask.to(hidden.dtype))[:, None, None, :] * MASKED
     for layer in layers:
-        found = layer(hidden, attention)
-        hidden = found[0] if isinstance(found, tuple) else found
+        hidden = layer(hidden, attention)
     return hidden

@@ -70,6 +70,7 @@ class Reply:
             "instruction": "reason",
             "question_id": question.id,
             "num_calls": self.calls,
+            "num_stopped": int(self.stopped is not None),
             "num_prompt_tokens": self.calls * self.tokens,
             "num_tokens": self.calls * 10,
             "seconds": self.calls / 4,
@@ -94,12 +95,8 @@ def write_system(
     source = SystemSource(**{"graph": GRAPH, "system": system, "seed": 0, **about})
     path = folder / f"{source.name}.parquet"
     pairs = list(zip(questions, replies, strict=True))
-    rows = [reply.usage(question) for question, reply in pairs if reply.calls]
-    done = Round(
-        [reply.answered(question) for question, reply in pairs],
-        pa.Table.from_pylist(rows, schema=METER),
-        {question.id: reply.stopped for question, reply in pairs if reply.stopped},
-    )
+    rows = [reply.usage(question) for question, reply in pairs if reply.calls or reply.stopped]
+    done = Round([reply.answered(question) for question, reply in pairs], pa.Table.from_pylist(rows, schema=METER))
     write_answered(path, done, NAMES, source)
     return path
 

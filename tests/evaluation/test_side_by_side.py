@@ -8,18 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kgqa_core.evaluation.compare import (
-    Decision,
-    Entrant,
-    SideBySide,
-    compare_pair,
-    count_lm_vs_explorer,
-    holm,
-    side_by_side,
-)
+from kgqa_core.evaluation.compare import NOBODY, Entrant, SideBySide, compare_pair, holm, side_by_side
 from kgqa_core.evaluation.runs import EvaluatedRun, group_runs
 from kgqa_core.evaluation.tables import comparison_tables, merit_sentences, render_side_by_side
 from tests.evaluation.made_up import Reply, ask, make_system
@@ -228,29 +218,18 @@ def test_what_is_not_known_is_a_dash_and_one_alone_is_no_best(bench: Bench, tmp_
     assert [row["lift"] for row in shown] == ["–", "–"]
 
 
-GOLDS = (7,)
-RIGHT, WRONG, OTHER = 7, 3, 5
-
-entities = st.one_of(st.none(), st.integers(0, 9))
-decisions = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=3), entities, entities), max_size=30)
-
-
-def test_a_table_by_hand() -> None:
-    answered = [
-        (GOLDS, RIGHT, RIGHT),  # kept
-        *[(GOLDS, WRONG, RIGHT)] * 2,  # mended
-        (GOLDS, RIGHT, WRONG),  # spoilt
-        (GOLDS, RIGHT, None),  # silent
-        (GOLDS, WRONG, OTHER),  # wrong either way
-        (GOLDS, None, None),
+def test_a_table_by_hand(tmp_path: Path) -> None:
+    right, wrong, other = 1, 3, 5
+    told = [
+        (right, (right,)),  # kept
+        *[(wrong, (right,))] * 2,  # mended
+        (right, (wrong,)),  # spoilt
+        (right, ()),  # silent
+        (wrong, (other,)),  # wrong either way
+        (NOBODY, ()),
     ]
-    assert astuple(count_lm_vs_explorer("etd", 3, answered)) == ("etd", 3, 7, 4, 2, 1, 2, 2, 2, 1.0)
-    assert count_lm_vs_explorer("etd", 3, [(GOLDS, WRONG, RIGHT)] * 6).p == pytest.approx(2 / 2**6)
-
-
-@given(decisions)
-def test_every_question_is_in_one_cell(answered: list[Decision]) -> None:
-    row = count_lm_vs_explorer("etd", 4, answered)
-    assert row.both_right + row.only_explorer + row.only_lm + row.both_wrong == row.num_questions == len(answered)
-    assert row.num_overruled + row.num_abstained <= row.num_questions
-    assert row.only_lm <= row.num_overruled  # right where the explorer is not: another answer
+    questions = [ask(f"q{n}", right) for n in range(len(told))]
+    replies = [Reply(said, counts={"explorer_first": first}) for first, said in told]
+    run = make_system(tmp_path, "etd", questions, replies, settings={"num_candidates": 3})
+    (row,) = side_by_side({"etd": [run]}).lm_vs_explorer
+    assert astuple(row) == ("etd", 3, 7, 4, 2, 1, 2, 2, 2, 1.0)

@@ -42,7 +42,7 @@ def test_a_trained_explorer_answers_with_the_answer_set_and_its_evidence(trained
     assert set(prediction.answers) == set(two_films) - {3}
     assert prediction.candidates[:2] == (10, 17)
     assert prediction.covered
-    assert not prediction.abstained
+    assert prediction.candidates
     assert prediction.verdict is None
     assert prediction.paths[:2] == tuple(
         (Step(3, films.DIRECTED, films.director(3)), Step(film, films.DIRECTED, films.director(3), reverse=True))
@@ -164,11 +164,11 @@ def test_a_question_without_topics_is_abstained_from(trained: Explorer) -> None:
     first, second, third = ask(
         trained, [unlinked, linked, unlinked], progress=lambda now, total: done.append((now, total))
     )
-    assert first == third == Prediction("unlinked", (), (), (), abstained=True)
+    assert first == third == Prediction("unlinked", (), (), ())
     assert second.answers == (films.director(5),)
     assert done[-1] == (3, 3)
     assert ask(trained, []) == []
-    assert ask(trained, [unlinked])[0].abstained
+    assert not ask(trained, [unlinked])[0].candidates
 
 
 def test_predictions_come_in_the_order_of_the_questions_whatever_the_batches(trained: Explorer) -> None:

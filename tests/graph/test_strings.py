@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.csr import StringTable, digest_triples, hash_strings, string_buffers
+from kgqa_core.graph.csr import digest_triples, hash_strings
 
 Triple = tuple[str, str, str]
 
@@ -17,7 +17,7 @@ triples = st.lists(st.tuples(labels, labels, labels), unique=True, max_size=7)
 
 def digest(rows: list[Triple], known: list[str]) -> str:
     """Return the digest of one owner's triples, whose labels have their places in ``known`` as ids."""
-    table = StringTable(*string_buffers(pa.array(known, pa.large_string())))
+    table = pa.array(known, pa.large_string())
     ids = np.array([[known.index(label) for label in row] for row in rows], dtype=np.int64).reshape(-1, 3)
     hashes = [hash_strings(table, column) for column in ids.T]
     return digest_triples(*hashes, np.zeros(len(rows), np.int64), 1)[0]
@@ -53,7 +53,7 @@ def test_a_hash_is_fnv_of_the_bytes_whatever_else_is_hashed(texts: list[str], da
             bits = (bits ^ bits >> shift) * factor % 2**64
         return bits ^ bits >> 31
 
-    table = StringTable(*string_buffers(pa.array(texts, pa.large_string())))
+    table = pa.array(texts, pa.large_string())
     known = np.zeros(len(texts), np.uint64)
     for _ in range(2):
         which = np.array(data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=5)), np.int64)

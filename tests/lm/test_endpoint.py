@@ -35,7 +35,7 @@ def timeouts(kind: str) -> dict[str, Any]:
 
 
 def sampled(num: int) -> Decoding:
-    return Decoding(method="sample", num_returns=num, seed=5, temperature=0.7, top_p=0.9, stop=("\n", ";"))
+    return Decoding(method="sample", num_returns=num, seed=5, temperature=0.7, stop=("\n", ";"))
 
 
 def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, opened: Open) -> None:
@@ -46,7 +46,7 @@ def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, ope
     chat, greedy = server.asked()
     assert (chat.path, greedy.path) == ("/v1/chat/completions", "/v1/completions")
     turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "who?"}]
-    drawn = {"temperature": 0.7, "top_p": 0.9, "seed": later_seed(5, 0), "n": 2, "stop": ["\n", ";"]}
+    drawn = {"temperature": 0.7, "top_p": 1.0, "seed": later_seed(5, 0), "n": 2, "stop": ["\n", ";"]}
     assert chat.body == {"model": "tiny", "messages": turns, "max_tokens": 256, **drawn, "logprobs": True, "top_k": 3}
     asked = {"prompt": "be brief\n\nwho?", "max_completion_tokens": 11, "temperature": 0}
     assert greedy.body == {"model": "tiny", **asked}
@@ -90,7 +90,7 @@ def test_tokens_are_those_that_the_server_counts(server: Script, opened: Open, d
     texts = with_beams.generate([Prompt("x y z")], decoding)[0]
     num_all = max(decoding.num_beams, decoding.num_returns)  # beams that are not wanted are paid for
     usage = with_beams.meter.usage()
-    assert (usage.num_prompt_tokens, usage.num_tokens, usage.paid_tokens) == (3, 6 * num_all, 6 * num_all)
+    assert (usage["num_prompt_tokens"], usage["num_tokens"], usage["paid_tokens"]) == (3, 6 * num_all, 6 * num_all)
     assert len(texts) == decoding.num_returns
 
 
@@ -102,8 +102,14 @@ def test_a_score_costs_each_request_that_is_made_for_it(server: Script, opened: 
             metered = around(opened(api="completions"), store=store)
             metered.score(asked, options)
         usage = metered.meter.usage()
-        assert (usage.num_calls, usage.num_prompt_tokens, usage.num_tokens) == (2, (3 + 4 + 5) + (2 + 3), 3 + 2)
-        assert (usage.paid_calls, usage.paid_prompt_tokens, usage.paid_tokens) == ((2, 17, 5) if paid else (0, 0, 0))
+        assert (usage["num_calls"], usage["num_prompt_tokens"], usage["num_tokens"]) == (
+            2,
+            (3 + 4 + 5) + (2 + 3),
+            3 + 2,
+        )
+        assert (usage["paid_calls"], usage["paid_prompt_tokens"], usage["paid_tokens"]) == (
+            (2, 17, 5) if paid else (0, 0, 0)
+        )
     assert len(server.asked()) == 5
 
 

@@ -42,8 +42,8 @@ def test_it_says_what_the_model_says_here(endpoint: Endpoint, qwen2: Path) -> No
     served = [texts[0] for texts in metered.generate(PROMPTS, SHORT)]
     assert [text.text for text in served] == [text.text for text in local]
     usage = metered.meter.usage()
-    assert usage.num_tokens == sum(text.num_tokens for text in local)
-    assert usage.num_prompt_tokens == sum(open_local(qwen2).count_tokens(PROMPTS))
+    assert usage["num_tokens"] == sum(text.num_tokens for text in local)
+    assert usage["num_prompt_tokens"] == sum(open_local(qwen2).count_tokens(PROMPTS))
 
 
 def test_samples_are_those_of_their_seed(endpoint: Endpoint) -> None:

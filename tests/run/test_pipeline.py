@@ -23,7 +23,8 @@ from kgqa_core.run import inputs as module
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.inputs import FileHashes
 from kgqa_core.run.pipeline import Pipeline, differences
-from kgqa_core.run.stages import known_stages
+from kgqa_core.run.stages import StageSpec, known_stages
+from kgqa_core.tracking import Recorder
 from tests.conftest import Build
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -157,7 +158,7 @@ def test_what_is_not_done_cannot_be_opened_or_built_upon(films: Path) -> None:
     ):
         pipeline.artifact("graph")
     with pytest.raises(ArtifactError, match=r"'questions' reads graph, of which not all are done.*kgqa status"):
-        pipeline.build("questions", lambda folder: None)
+        pipeline.make("questions", lambda *given: None)
 
 
 def test_every_stage_is_looked_up_once(films: Path, build_stages: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,12 +193,12 @@ def test_fingerprints_follow_content_and_neither_place_nor_time(
 def test_a_file_changed_while_it_was_read_makes_no_artifact(films: Path) -> None:
     pipeline = pipeline_of(films)
 
-    def write(folder: Path) -> None:
+    def write(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
         (folder / "graph.txt").write_text((films.parent / "data/triples.tsv").read_text(encoding="utf-8"))
         (films.parent / "data/triples.tsv").write_text("Film 0\tdirected_by\tPerson 3\n")
 
     with pytest.raises(InputError, match=r"triples: .*triples.tsv was changed while stage 'graph' read it"):
-        pipeline.build("graph", write)
+        pipeline.make("graph", write)
     assert pipeline.find("graph") is None
 
 
@@ -212,13 +213,13 @@ def test_a_stage_does_not_mix_two_builds_where_another_takes_the_place_of_what_i
     pipeline = pipeline_of(films)
     ensure(pipeline, ["encodings"])
 
-    def write(folder: Path) -> None:
+    def write(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
         first = pipeline.artifact("graph").content
         triples.write_text(was, encoding="utf-8")
         (folder / "graphs.txt").write_text(f"{first} {pipeline.artifact('graph').content}")
 
     with pytest.raises(InputError, match=r"graph was changed while stage 'controls' read it. Run again"):
-        pipeline.build("controls", write)
+        pipeline.make("controls", write)
     triples.write_text(was + "Film 0\tfilmed_in\tRome\n", encoding="utf-8")
     assert pipeline.find("controls") is None
 
@@ -226,7 +227,7 @@ def test_a_stage_does_not_mix_two_builds_where_another_takes_the_place_of_what_i
 def test_a_stage_that_lacks_a_file_that_it_should_have_written_is_not_published(films: Path) -> None:
     """As where a worker wrote it to another disk."""
     with pytest.raises(ArtifactError, match=r"stage 'graph' ended, and \S+ has no entities.parquet"):
-        pipeline_of(films).build("graph", lambda folder: (folder / "tracking.json").touch())
+        pipeline_of(films).make("graph", lambda *given: None)
     assert not list((pipeline_of(films).store.root / "graph").glob("*/"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +20,7 @@ from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import REQUIRED, StageSpec, stage_specs
 from kgqa_core.systems.given import GIVEN, GivenSection
+from kgqa_core.tracking import Recorder
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -333,13 +333,13 @@ def make_ground(pipeline: Pipeline) -> Pipeline:
     """Make what an explorer reads, of one word."""
     for key in ("graph", "questions", "encodings"):
         if pipeline.find(key) is None:
-            pipeline.build(key, partial(write_required, key))
+            pipeline.make(key, write_required)
     return pipeline
 
 
-def write_required(key: str, folder: Path) -> None:
+def write_required(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Write what a stage must have written, of one word."""
-    for name in REQUIRED[key.partition("-")[0]]:
+    for name in REQUIRED[spec.stage]:
         file = folder / name.replace("*", "any")
         pq.write_table(pa.table({"made": ["made"]}), file) if file.suffix == ".parquet" else file.write_text("made")
 
@@ -369,7 +369,7 @@ def test_a_run_to_start_from_is_waited_for_and_read_by_content(films: Path) -> N
     status = {stage.key: stage for stage in pipeline.status()}
     assert status[TRAINED].why == "waits for explorer-seed0 of first.yaml"
     other = pipeline.other_run(first)
-    other.build(TRAINED, partial(write_required, TRAINED))
+    other.make(TRAINED, write_required)
     recipe = pipeline.recipe(TRAINED)
     assert recipe is not None
     assert recipe.inputs["init"] == other.artifact(TRAINED).content

@@ -15,7 +15,7 @@ import pytest
 
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQuestion
-from kgqa_core.lm.calls import Budget, Meter, Metered
+from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.eperm import Eperm, EpermSection
@@ -335,7 +335,7 @@ def test_entities_of_an_unreadable_answer_are_neither_good_nor_bad(forty: Forty)
 def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls: int, made: tuple[int, int]) -> None:
     """The heaviest plans are scored first; the meter, which stops a question for good, never has to."""
     model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
-    metered = Metered(model, meter=Meter(), budget=Budget(calls=max_calls))
+    metered = Metered(model, meter=Meter(), max_calls=max_calls)
     (answered,) = answer_all(system(forty, max_calls=max_calls), [forty.question("mayor")], forty.search, metered)
     explored = ["score_relations"] * made[0] + ["score_entities"] * made[1]
     assert [call.instruction for call in answered.calls] == [*explored, "reason"]

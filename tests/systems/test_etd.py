@@ -43,7 +43,7 @@ def test_every_question_gets_a_prediction_in_order(system: ExplorerSystem, ask: 
     done: list[tuple[int, int]] = []
     predictions = system.answer(questions, lambda now, total: done.append((now, total)))
     assert [prediction.question_id for prediction in predictions] == [question.id for question in questions]
-    assert [prediction.abstained for prediction in predictions] == [False] * 5 + [True]
+    assert [bool(prediction.candidates) for prediction in predictions] == [True] * 5 + [False]
     assert done[-1] == (6, 6)
     assert system.answer([]) == []
     # One step: the film, and all that is said of it.
@@ -296,14 +296,14 @@ def test_where_plans_determine_all_candidates_of_the_most_probable_chain_are_ans
     assert world.answers(weigh(world, -0.5, -1.0, probabilities=False, dense_weight=0.4)) == ["2001"]
     # As sure as the chosen chain's share of both: the model alone would give 1999's .27.
     assert weigh(world, -1.5, -0.5).confidence == pytest.approx(0.6 / (0.6 + 0.2 * math.e))
-    assert weigh(world, -math.inf, -math.inf).answer.prediction.abstained  # nobody could tell
+    assert not weigh(world, -math.inf, -math.inf).answer.prediction.candidates  # nobody could tell
 
 
 def test_where_plans_determine_what_leaves_no_choice_is_not_asked(world: World) -> None:
     alone = weigh(world, num_candidates=1)
     assert world.answers(alone) == ["1999"] and alone.calls == ()
     bare = world.with_found(replace(world.found, paths=()))
-    assert weigh(bare).answer.prediction.abstained
+    assert not weigh(bare).answer.prediction.candidates
     assert weigh(bare).answer.counts["by_abstained"] == 1  # as where a text says so
 
 
@@ -312,7 +312,7 @@ def test_an_abstention_and_a_text_without_an_answer_rank_nothing(world: World, t
     """Else a model that never answers would have the explorer's Hits@1."""
     answered = world.run(text)
     assert answered.status == status
-    assert answered.answer.prediction == Prediction(world.question.id, (), (), (), covered=True, abstained=True)
+    assert answered.answer.prediction == Prediction(world.question.id, (), (), (), covered=True)
     assert score_predictions([world.question], [answered.answer.prediction]).summary()["hits1"] == 0
 
 
@@ -373,7 +373,7 @@ def test_a_claim_may_be_answered_by_yes_or_no(
 
 
 def test_an_explorer_that_found_nothing_leaves_the_answer_to_the_model(world: World) -> None:
-    nothing = world.with_found(Prediction(world.question.id, (), (), (), abstained=True))
+    nothing = world.with_found(Prediction(world.question.id, (), (), ()))
     answered = nothing.run("1999")
     assert answered.calls[0].prompt.endswith("Possible answers:\n(none)")
     assert world.answers(answered) == ["1999"]

@@ -17,7 +17,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.calls import Budget, Meter, Metered
+from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.ours import (
@@ -242,7 +242,7 @@ class Explored:
         ranked = tuple(paths)
         num_shown = max(self.evidence_paths, num_answers if self.evidence_of_answers else 0)
         shown = tuple(paths.values())[:num_shown]
-        prediction = Prediction(question.id, ranked, tuple(scores), ranked[:num_answers], shown, abstained=not ranked)
+        prediction = Prediction(question.id, ranked, tuple(scores), ranked[:num_answers], shown)
         return self.walk.subgraphs.to_entities(prediction) if self.walk.subgraphs else prediction
 
 
@@ -309,7 +309,7 @@ def test_where_they_disagree_the_planner_decides_or_the_model_is_asked_once(fort
 
 
 def test_a_model_that_cannot_be_asked_leaves_it_to_the_planner(forty: Forty) -> None:
-    model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
+    model = Metered(ScriptedModel(), meter=Meter(), max_calls=0)
     answered = run(forty, "born", ["starred born_in"], APART, LM, model)
     assert (answers(forty, answered), answered.calls[0].problem) == (["Port Amber"], "no likelihood")
 

@@ -9,7 +9,7 @@ import pytest
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome, score_predictions
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
-from kgqa_core.lm.calls import Budget, Meter, Metered
+from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
@@ -256,7 +256,7 @@ def test_plans_of_a_server_without_beams_are_the_most_frequent_of_its_samples(fo
 
 
 def test_a_plan_over_the_budget_leaves_no_call(forty: Forty) -> None:
-    model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
+    model = Metered(ScriptedModel(), meter=Meter(), max_calls=0)
     answered = run(forty, "directed", model)
     assert (answered.status, [call.problem for call in answered.calls]) == ("unreadable", ["budget", "budget"])
 

@@ -16,7 +16,7 @@ from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.calls import Budget, Meter, Metered, is_allowed
+from kgqa_core.lm.calls import Meter, Metered, is_allowed
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.systems.answering import answer_with
 from kgqa_core.systems.runner import keep_back
@@ -155,7 +155,7 @@ def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
     lost = answered[1]
     assert told in lost.error
     assert "Traceback" in lost.error
-    assert lost.answer.prediction == Prediction(TWO, (), (), (), abstained=True)
+    assert lost.answer.prediction == Prediction(TWO, (), (), ())
     assert len(lost.calls) == num_calls  # those that were made are kept
 
 
@@ -233,7 +233,7 @@ def test_what_stops_a_planner_stops_the_run_and_fails_no_question(forty: Forty, 
 
 def test_a_budget_of_calls_stops_each_question_by_itself(forty: Forty) -> None:
     inner = Batches()
-    model = Metered(inner, meter=Meter(), budget=Budget(calls=2))
+    model = Metered(inner, meter=Meter(), max_calls=2)
     got: dict[str, list[str]] = {}
 
     def plot(question: Question) -> Steps:
@@ -256,7 +256,7 @@ def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
     assert (reply.result, reply.log_probs, reply.texts) == (None, (-0.5, -2.25), ())
     assert answered.calls[0].texts == ("yes\t-0.5000", "no\t-2.2500")
     assert answered.calls[0].confidence == pytest.approx(math.exp(-0.5) / (math.exp(-0.5) + math.exp(-2.25)))
-    _, (lost,) = hear(forty, Metered(Batches(), meter=Meter(), budget=Budget(calls=0)), weighed)
+    _, (lost,) = hear(forty, Metered(Batches(), meter=Meter(), max_calls=0), weighed)
     assert lost.result == ParseFailure("no likelihood")
 
 

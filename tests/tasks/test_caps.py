@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from kgqa_core.config import GateSection
-from kgqa_core.lm.calls import Account, Meter, Usage
+from kgqa_core.lm.calls import Account, Meter
 from kgqa_core.run.pipeline import PROGRESS
 from tasks import caps
 from tasks.caps import HOUR, CapReached, capped, cpu_seconds
@@ -61,11 +61,11 @@ def test_gpu_hours_count_from_when_a_gpu_is_in_use(spent: SimpleNamespace) -> No
 
 def test_calls_that_are_paid_count_and_those_of_before_do_not(spent: SimpleNamespace) -> None:
     account = Account("rog", "model", "plan", "q1")
-    Meter().charge(account, Usage(paid_calls=100))
+    Meter().charge(account, {"paid_calls": 100})
     with capped(GateSection(max_calls=3)) as found:
-        Meter().charge(account, Usage(num_calls=50, paid_calls=3))
+        Meter().charge(account, {"num_calls": 50, "paid_calls": 3})
         found.check("rog")
-        Meter().charge(account, Usage(paid_calls=1))
+        Meter().charge(account, {"paid_calls": 1})
         with pytest.raises(CapReached, match=r"stopped in rog: .* 3 calls of language models \(gate.max_calls\)"):
             found.check("rog")
 

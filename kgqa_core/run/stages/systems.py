@@ -38,6 +38,7 @@ from kgqa_core.tracking import Recorder
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
+ANSWERING = 27  # the version of how systems answer: on dev, where settings are chosen, and on test
 CHOICE, CHOICE_FILE = "choice", "choice.json"  # the stage of a row's settings, and what it writes
 FIGURES = {"hits1": "hits1", "f1": "f1", "num_questions": "n"}  # of a point, and their names in scores.json
 FIGURES |= {"calls": "calls_per_question", "tokens": "tokens_per_question"}
@@ -350,7 +351,7 @@ def answer_chunk(chunk: Chunk, run: Pipeline | None = None) -> int:
 
 STAGES = (
     Stage("fusion", 4, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage(CHOICE, 12, "choose settings", _choice_specs, _choose_settings),
-    Stage("system", 27, "evaluate system", _system_specs, answer_questions),
+    Stage(CHOICE, ANSWERING, "choose settings", _choice_specs, _choose_settings),
+    Stage("system", ANSWERING, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 8, "compare systems", _comparison_specs, _compare),
 )
