@@ -61,7 +61,7 @@ Systems = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Systems, with commas: etd,dualr,rog,eperm,fiske,direct,cot,tog,explorer,ours,kaping,given.",
+        help="Systems, with commas, such as etd,rog,ours. A name that is none shows all that there are.",
     ),
 ]
 AnsweredBy = Annotated[

@@ -111,9 +111,19 @@ def confidence(
       kgqa confidence conf/demo.yaml@rog --risk 5
       kgqa confidence test.parquet --dev dev.parquet --json
     """
+    from kgqa_core.evaluation.runs import read_system_run
+
     given, asked = settings or (), (*(settings or ()), *DEV)
-    of_test = find_predictions(run, given)
     base, _, part = ("", "", run) if Path(run).exists() else run.rpartition("@")
+    with working("reading"):
+        of_test = [read_system_run(path, name) for name, path in find_predictions(run, given)]
+    if any(one.record is None for one in of_test):
+        named = base or run if _is_configuration(Path(base or run)) else "CONF"
+        with_row = as_given(f"{named}@explorer", (*given, "systems.run=[explorer]"))
+        raise InputError(
+            f"{run} is an explorer beside its controls, which says of no answer how sure it is; as a system it does: "
+            f"kgqa evaluate {as_given(named, given)} --systems explorer, then kgqa confidence {with_row}"
+        )
     if not (dev or _is_configuration(Path(base or run))):
         raise ConfigError(f"{run} does not say where its answers to dev questions are: give --dev RUN")
     from kgqa_core.config_systems import SYSTEMS
@@ -129,10 +139,8 @@ def confidence(
         raise ArtifactError(f"its answers to dev questions are not made yet: {command}") from problem
     with working("reading"):
         from flows.trust import trust_document
-        from kgqa_core.evaluation.runs import read_system_run
 
-        read = [[read_system_run(path, name) for name, path in found] for found in (of_dev, of_test)]
-        document = trust_document(*read, risk=risk)
+        document = trust_document([read_system_run(path, name) for name, path in of_dev], of_test, risk=risk)
     if as_json:
         print_json(document)
         return

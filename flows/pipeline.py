@@ -22,7 +22,7 @@ from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.artifacts import Artifact
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset
-from kgqa_core.config_file import config_hash, read_config
+from kgqa_core.config_file import config_hash, home_here, read_config
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
@@ -31,7 +31,7 @@ from tasks.garbage import note_run
 from tasks.logs import OURS, outlive_worker
 from tasks.mlflow_store import mask
 from tasks.objects import fetch_inputs
-from tasks.outbox import OpenNote, end_killed, noted
+from tasks.outbox import OpenNote, end_killed, log_failure, noted
 from tasks.release import releases_of, resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
 from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool, write_results_artifact
@@ -67,24 +67,33 @@ def given(config: RunConfig | Path) -> RunConfig:
 def name_run() -> str:
     """Return what the running flow is called in Prefect: as in MLflow, by its configuration and when it started."""
     given = flow_run.parameters
-    config = given.get("config", given.get("path"))
-    return run_name(config.stem if isinstance(config, Path) else config.name, time.time())
+    return run_name(given.get("config", given.get("path")), time.time())
 
 
-def run_name(config: str, started: float) -> str:
+def run_name(config: RunConfig | Path | str, started: float) -> str:
     """Return what a run is called: ``metaqa-joint 2026-11-22 14:05``."""
-    return f"{config} {time.strftime('%Y-%m-%d %H:%M', time.localtime(started))}"
+    named = config if isinstance(config, str) else config.stem if isinstance(config, Path) else config.name
+    return f"{named} {time.strftime('%Y-%m-%d %H:%M', time.localtime(started))}"
 
 
 def by_one_process(
     work: Callable[Concatenate[RunConfig | Path, P], RunSummary],
 ) -> Callable[Concatenate[RunConfig | Path, P], RunSummary]:
-    """Return a flow's function that works in one process of its run only, should Prefect start the run twice."""
+    """Return a flow's function that works in one process of its run only, should Prefect start the run twice.
+
+    A run that fails before it has a note, as its configuration cannot be read, is among those that ended all the same.
+    """
 
     @wraps(work)
     def alone(config: RunConfig | Path, *args: P.args, **kwargs: P.kwargs) -> RunSummary:
-        with only_process(given(config).runtime.home, str(flow_run.id)):
-            return work(config, *args, **kwargs)
+        home, began = home_here(), time.time()
+        try:
+            home = given(config).runtime.home
+            with only_process(home, str(flow_run.id)):
+                return work(config, *args, **kwargs)
+        except KgqaError as problem:
+            log_failure(home, str(flow_run.id), run_name(config, began), began, problem)
+            raise
 
     return alone
 
@@ -318,20 +327,30 @@ class SweepSummary:
 
 @flow(name="sweep", flow_run_name=name_run, persist_result=False)
 def sweep(path: Path, overrides: list[str]) -> SweepSummary:
-    """Run every point of a sweep file, and compare them."""
+    """Run every point of a sweep file, and compare them; one that fails holds up no other, and is named at the end."""
     from tasks.sweep import compare_runs, read_point  # loads matplotlib
 
     plan = read_sweep(path, overrides)
     first = plan.points[0].config
     end_killed(plan.home, mark_crashed)
-    rows, built = [], {}
+    rows, built, failed = [], {}, list[KgqaError]()
     run = replace(describe_run(first), name=run_name(plan.name, time.time()), config_name=plan.name)
     with noted(plan.home, run, tracked=False) as note:
         for number, point in enumerate(plan.points, start=1):
             _log.info("run %d of %d: %s", number, len(plan.points), point.label)
-            outcomes = run_point(point)
+            try:
+                outcomes = run_point(point)
+            except KgqaError as problem:  # the other points may do better
+                _log.warning("%s", problem)
+                failed.append(problem)
+                continue
             built[point.label] = [outcome.key for outcome in outcomes if outcome.built]
             rows += read_point(point, outcomes)
+        if failed:
+            others = (
+                f"{len(failed)} of {len(plan.points)} runs failed, as the log says, and nothing is compared. The first:"
+            )
+            raise type(failed[0])(f"{others}\n{failed[0]}") from failed[0]
         artifact, shown = compare_runs(plan, rows), None
     if first.tracking.enabled:
         told = {"flow_run_id": note.note.run.id, "git_commit": note.note.run.git_commit}

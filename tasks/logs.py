@@ -17,7 +17,7 @@ OURS = ("kgqa_core", "tasks", "flows")  # packages whose messages are ours
 
 def wants_json() -> bool:
     """Say whether logs are to be JSON; ConfigError where the setting is neither that nor ``text``."""
-    kind = os.environ.get("KGQA_LOGS", "text")
+    kind = os.environ.get("KGQA_LOGS") or "text"
     if kind not in ("text", "json"):
         raise ConfigError(f"KGQA_LOGS is {kind!r}; it may be 'text' or 'json'")
     return kind == "json"

@@ -97,15 +97,25 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
             yield held
         except BaseException as problem:
             status = "FAILED" if isinstance(problem, Exception) else "KILLED"
-            said = f"{type(problem).__name__}: {problem}" if str(problem) else f"ended by {type(problem).__name__}"
-            said = said.encode(errors="backslashreplace").decode()  # a file's name in Latin-1 holds half a character
-            error = mask(said)[:ERROR_CHARACTERS]
+            error = _said(problem)
             raise
         finally:
             ended = replace(held.note.run, status=status, error=error, ended_ms=round(time.time() * 1000))
             held.note = replace(held.note, run=ended)
             log_end(home, ended)
             write(home, held.note) if tracked else remove(home, held.note)
+
+
+def _said(problem: BaseException) -> str:
+    said = f"{type(problem).__name__}: {problem}" if str(problem) else f"ended by {type(problem).__name__}"
+    return mask(said.encode(errors="backslashreplace").decode())[:ERROR_CHARACTERS]  # a name may hold half a character
+
+
+def log_failure(home: Path, id: str, name: str, began: float, problem: Exception) -> None:
+    """Add a line about a run that failed, unless its note did."""
+    if all(ended["id"] != id for ended in read_ended(home)):
+        started, ended = round(began * 1000), round(time.time() * 1000)
+        log_end(home, FlowRun(id, name, *[""] * 5, started, "FAILED", ended, _said(problem)))
 
 
 def log_end(home: Path, run: FlowRun) -> None:

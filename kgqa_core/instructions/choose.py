@@ -25,12 +25,16 @@ MAX_TEXT = 20_000  # characters of an answer that are read
 _SHORT = r"(?:[A-Z]{1,2})"  # a label
 _BEGINS = re.compile(rf"\W*({_SHORT})(?:[.):\]]|\*\*)(.*)")  # a line "A. 1989", "(B)", "**C**"
 _GAP = r"[\s,;\"'*()\[\]]+"  # between two labels
-_ONLY = re.compile(rf"\W*{_SHORT}(?:{_GAP}(?:and{_GAP})?{_SHORT})*[^\w+#]*")  # a line "A, C", '["A", "C"]', not "C++"
+# A line "A, C", '["A", "C"]' or "Both A and C", not "C++".
+_ONLY = re.compile(rf"\W*(?:[Bb]oth\s+)?{_SHORT}(?:{_GAP}(?:and{_GAP})?{_SHORT})*[^\w+#]*")
+_LONE = re.compile(r"\W*[a-z]\W*")  # a reply "a": a label, where it is no name
 _WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'+#])")  # a label in any text
 _LISTED = re.compile(rf"(?:[\"*)\s]*(?:,\s*(?:and\s+)?|\sand\s+)[\"*(]*{_SHORT})+(?=\W*\Z|\.\s)")  # then: ", B and C."
-# "The answer is B.", "option (C)", "Answers: **A**, B": the label, and what stands behind it.
+# "The answer is B.", "option (C)", "I'd say C", "Answers: **A**, B": the label, and what stands behind it.
 _STATED = re.compile(
-    rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*+(?:is|are|:)?\s*+)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
+    rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*+(?:is|are|:)?\s*+"
+    r"|\bI(?:['’]d|\s+would)?\s+(?:say|choose|pick|go\s+with|think(?:\s+it\s+is)?)\s+)"
+    rf"(?:\*\*|\(|\[|\"|option\s+|label\s+|both\s+)*({_SHORT})"
     r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(?=(.{0,300}))",
     re.IGNORECASE,
 )
@@ -100,8 +104,9 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
     def parse(self, text: str, case: ChooseCase) -> Choice | ParseFailure:
         """Return what a text chooses: by label, else by name, else freely."""
         text = BOXED.sub(AS_ANSWER, text[:MAX_TEXT])
-        labelled = _by_label(text, case.candidates) if self.file == self.name else None
-        if named := labelled or _by_name(text, case):
+        told = [text, text.upper()] if _LONE.fullmatch(text) else [text]
+        labelled = [_by_label(one, case.candidates) if self.file == self.name else None for one in told]
+        if named := labelled[0] or _by_name(text, case) or labelled[-1]:
             return named
         said = parse_answers(text)
         if isinstance(said, ParseFailure):

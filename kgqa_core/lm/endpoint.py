@@ -28,6 +28,7 @@ from kgqa_core.lm.types import GREEDY, Answer, Decoding, EndpointLmSection, Gene
 MAX_COUNTS = 100_000  # prompts whose number of tokens is remembered
 MAX_CHOICES = 10_000  # of a reply that are read
 DEFAULT_CONTEXT = 4096  # tokens, where nobody says: what Ollama gives
+SILENT = (0, 408, 429, 502, 503, 504)  # statuses (0: no reply) that do not say whether a server counts tokens
 _log = logging.getLogger(__name__)
 
 
@@ -88,8 +89,8 @@ class Endpoint:
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt: counted by vLLM, else estimated, rather too many.
 
-        Raises EndpointError where the server counted before, and does not any more. Estimates in between would fit
-        other prompts into the context, and calls that are kept would be paid again.
+        Raises EndpointError where the server does not answer, or counted before and does not any more. Estimates in
+        between would fit other prompts into the context, and calls that are kept would be paid again.
         """
         if self._counting is None:
             self._counting = next(self._server.each([Prompt("a few words")], self._count))[1] > 0
@@ -101,8 +102,6 @@ class Endpoint:
             self._counts.clear()
         new = {(one.system, one.text): one for one in prompts if (one.system, one.text) not in self._counts}
         for prompt, count in self._server.each(list(new.values()), self._count):
-            if not count:
-                raise EndpointError(f"{self._root}/tokenize does not answer any more. Start the server and run again")
             self._counts[prompt.system, prompt.text] = count
         return [self._counts[prompt.system, prompt.text] for prompt in prompts]
 
@@ -306,7 +305,10 @@ class Endpoint:
             if self._counting:
                 raise
             return prompt, 0
-        return prompt, whole(dig(reply.content, "count")) or 0
+        count = whole(dig(reply.content, "count")) or 0
+        if not count and (self._counting or reply.status in SILENT):
+            raise EndpointError(f"{self._root}/tokenize does not answer. Start the server and run again")
+        return prompt, count
 
 
 def messages(prompt: Prompt) -> list[dict[str, str]]:

@@ -28,7 +28,7 @@ MAX_SAID = 10_000  # characters of an error that are looked at
 MAX_WARNINGS = 20  # different messages of one server that are logged
 TOO_LONG = re.compile(
     r"context.{0,20}(length|size|window)|maximum.{0,20}(context|tokens|length)|(prompt|input|messages?).{0,40}too long"
-    r"|too many tokens|exceed.{0,40}token",
+    r"|too many tokens|exceed.{0,40}token|inputs.{0,40}must (be <=|have less)",  # the last of text-generation-inference
     re.IGNORECASE | re.DOTALL,
 )
 RETRIED = {408, 409, 425, 429, *range(500, 600)} - {501, 505}  # statuses that may go better the next time

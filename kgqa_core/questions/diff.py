@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 DIGEST = "digest"  # column of BLOCKS_FILE: hash of a subgraph by labels
 GONE = -1
-MEMORY_LIMIT = "1GB"  # of DuckDB
 RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
 
 
@@ -88,14 +87,14 @@ class GraphComparison:
         return _spread(self.old, self.old_ends, hops - 1), _spread(self.new, self.new_ends, hops - 1)
 
 
-def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph) -> GraphComparison:
-    """Compare two graphs; ArtifactError, OSError or ValueError where one is damaged."""
+def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, memory_limit: str = "1GB") -> GraphComparison:
+    """Compare two graphs within DuckDB's memory; ArtifactError, OSError or ValueError where one is damaged."""
     views = {
         f"{age}_{kind}": sorted(graph.folder.glob(files))
         for age, graph in (("old", old), ("new", new))
         for kind, files in (("entity", "entities.parquet"), ("relation", "relations.parquet"), ("triple", "triples-*"))
     }
-    with TemporaryDirectory(prefix="kgqa-diff-") as spill, connect(MEMORY_LIMIT, Path(spill), views) as connection:
+    with TemporaryDirectory(prefix="kgqa-diff-") as spill, connect(memory_limit, Path(spill), views) as connection:
         new_ids, num_renamed = _match_entities(connection)
         changed = _changed_triples(connection, old, new, new_ids)
     num_kept = int((new_ids != GONE).sum())
@@ -235,14 +234,16 @@ class BuildDiff:
     coverage: tuple[CoverageChange, ...]
 
 
-def compare_builds(old: Mapping[str, Path], new: Mapping[str, Path], *, hops: int) -> tuple[BuildDiff, pa.Table]:
+def compare_builds(
+    old: Mapping[str, Path], new: Mapping[str, Path], *, hops: int, memory_limit: str = "1GB"
+) -> tuple[BuildDiff, pa.Table]:
     """Return the difference, and the questions that it concerns: question_id, change (new, gone, reworded, moved,
     subgraph).
 
     A build is a folder by stage: graph, questions, and subgraphs where each question has its own. Where they have none,
     the triples within ``hops`` of their topics count as one.
     """
-    graphs = compare_graphs(*(open_graph(build["graph"]) for build in (old, new)))
+    graphs = compare_graphs(open_graph(old["graph"]), open_graph(new["graph"]), memory_limit)
     before, after = ({one.id: one for one in read_questions(build["questions"])} for build in (old, new))
     kept = [id for id in after if id in before]
 

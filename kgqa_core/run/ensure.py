@@ -154,7 +154,7 @@ def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artif
     def write(folder: Path) -> None:
         recorder = Recorder(CHANGES)
         old, new = ({key: artifact.folder for key, artifact in build.items()} for build in (last, now))
-        diff, questions = compare_builds(old, new, hops=hops)
+        diff, questions = compare_builds(old, new, hops=hops, memory_limit=pipeline.config.runtime.memory_limit)
         write_json(folder / DOCUMENT, asdict(diff))
         rows = [{"relation": label, **asdict(change)} for label, change in diff.graph.per_relation.items()]
         counts = [(name, pa.int64()) for name in ("before", "after", "came", "gone")]

@@ -9,6 +9,7 @@ it may be deleted at any time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import re
 import time
@@ -121,7 +122,7 @@ class EncodingCache:
     def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         """Add one immutable part with ``vectors`` [len(texts), D]; writing the same content twice is harmless.
 
-        Raises ArtifactError when the folder cannot be written (no space, no permission).
+        Raises ArtifactError when the folder cannot be written (no space); who may only read it writes nothing.
         """
         rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
         keys = [hash_text(text) for text in texts]
@@ -137,6 +138,8 @@ class EncodingCache:
             with written_whole(self.folder / _name_part(content)) as partial:
                 partial.write_bytes(content)
         except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                return
             cure = "free some space, or set KGQA_HOME to a folder that can be written"
             raise ArtifactError(
                 f"the cache of encodings in {self.folder} cannot be written: {error}; {cure}"

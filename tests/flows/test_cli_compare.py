@@ -256,6 +256,14 @@ def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
         assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
 
 
+def test_who_asks_how_sure_an_explorer_is_gets_the_commands_that_tell(conf: Path) -> None:
+    """It said to answer dev questions, and after that that there is no confidence."""
+    done = kgqa("confidence", f"{conf}@0", "--set", "runtime.batch_size=9")
+    assert done.exit_code == 3, done.stderr
+    first = f"kgqa evaluate {conf} --set=runtime.batch_size=9 --systems explorer, then kgqa confidence {conf}@explorer"
+    assert f"{first} --set=runtime.batch_size=9 '--set=systems.run=[explorer]'" in done.stderr.replace("\n", "")
+
+
 @pytest.fixture
 def several(conf: Path, tmp_path: Path) -> Path:
     """The built run with several systems, which it has not asked."""
@@ -268,7 +276,8 @@ def test_without_answers_to_dev_questions_the_command_that_gives_them_is_named(
     several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run itself is done: another kgqa run would change nothing. The other systems of the run are not needed."""
-    there = a_sure_system(tmp_path, "t").parent
+    written = a_sure_system(tmp_path, "t")
+    there = written.rename(written.with_name("predictions.parquet")).parent
 
     def artifact(run: Pipeline, key: str) -> Any:
         if run.config.evaluation.split == "dev":

@@ -100,6 +100,14 @@ def test_every_right_candidate_is_taught() -> None:
         ('{"answers": ["A", "C"]}', Choice((0, 2), "label")),
         ("The answers are **A** and **C**.", Choice((0, 2), "label")),
         ("N/A", Choice((), "abstained")),
+        ("Both A and B", Choice((0, 1), "label")),
+        ("I'd say A", Choice((0,), "label")),
+        ("I'd say both A and C.", Choice((0, 2), "label")),
+        ("I think A. No: the answer is C.", Choice((2,), "label")),
+        ("I'd say A film by someone else", Choice((), "free", ("I'd say A film by someone else",))),
+        ("a", Choice((0,), "label")),
+        ("(c)", Choice((2,), "label")),
+        ("d", Choice((), "free", ("d",))),
     ],
 )
 def test_reading_order_is_label_then_name_then_free(text: str, choice: Choice) -> None:
@@ -136,10 +144,11 @@ def test_the_initials_of_a_name_are_no_label(text: str, choice: Choice) -> None:
         ("C", Choice((2,), "label")),
         ("A. C++", Choice((0,), "label")),
         ("A, C", Choice((0, 2), "label")),
+        ("b", Choice((3,), "name")),  # a name, too, where the label would be B
     ],
 )
 def test_a_letter_with_a_sign_behind_it_is_no_label(text: str, choice: Choice) -> None:
-    names = ("C++", "Rust", "C#")
+    names = ("C++", "Rust", "C#", "B")
     case = ChooseCase("what is it written in?", candidates=tuple(Candidate(name, 0.3) for name in names))
     assert CHOOSE.parse(text, case) == choice
 

@@ -274,6 +274,11 @@ REFUSALS: dict[str, tuple[int, object]] = {
         {"error": {"code": 400, "type": "exceed_context_size_error", "message": "the request is larger than its slot"}},
     ),
     "too long (413)": (413, {"detail": "Payload Too Large"}),
+    "too long (TGI)": (
+        422,
+        {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 211. Given: 300 and 20"},
+    ),
+    "too long (TGI, alone)": (422, {"error": "Input validation error: `inputs` must have less than 211 tokens."}),
     "policy": (400, {"error": {"message": "flagged as unsafe", "code": "content_policy_violation"}}),
     "no logprobs": (400, {"error": {"message": "logprobs are not supported", "param": "logprobs"}}),
     "no seed": (422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs"}]}),

@@ -15,7 +15,7 @@ from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.endpoint import Endpoint
 from kgqa_core.lm.types import GREEDY, Decoding, EndpointLmSection, Generation, Problem, Prompt, StreamingModel
-from tests.lm.misbehaving import LEAKS, Open, Script
+from tests.lm.misbehaving import LEAKS, REFUSALS, Open, Script
 
 SLOW = ("silence", "drip", "drip headers")  # what only a timeout ends
 KEY = "sk-very-secret-0123456789"
@@ -221,7 +221,7 @@ LOST: dict[str, Problem] = {
     **dict.fromkeys(("list", "no choices", "empty choices", "null content", "number content"), "bad_response"),
     **dict.fromkeys(("choices of text", "choice of text", "nested nonsense", "broken off"), "bad_response"),
     **dict.fromkeys(("filtered", "refusal", "policy", "bad message"), "refused"),
-    **dict.fromkeys(("too long", "too long (llama.cpp)", "too long (413)"), "too_long"),
+    **dict.fromkeys([kind for kind in REFUSALS if kind.startswith("too long")], "too_long"),
 }
 
 

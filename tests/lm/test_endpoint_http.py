@@ -92,6 +92,19 @@ def test_a_server_that_refuses_to_count_tokens_is_asked_for_texts_all_the_same(
     assert endpoint.generate([Prompt("two words")])[0][0].text == "two words -> 0.0"
 
 
+@pytest.mark.parametrize("status", ["429", "503"])
+def test_a_server_that_was_busy_when_first_asked_to_count_counts_the_next_time(
+    server: Script, opened: Open, status: str
+) -> None:
+    """It was taken for one that never counts: all prompts were cut by estimates."""
+    server.flavour = status
+    endpoint = opened()
+    with pytest.raises(EndpointError, match="/tokenize does not answer"):
+        endpoint.count_tokens([Prompt("two words")])
+    server.flavour = "vllm"
+    assert endpoint.count_tokens([Prompt("two words")]) == [9]
+
+
 def test_tokens_are_counted_as_the_prompt_is_sent(server: Script, opened: Open) -> None:
     settings = {"chat_template_kwargs": {"enable_thinking": False}}
     assert opened(extra=settings).count_tokens([Prompt("two words")]) == [2 + 7 + 5]

@@ -14,6 +14,8 @@ from flows.report_about import data_tables
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError, InputError
+from kgqa_core.graph.build import connect
+from kgqa_core.questions import diff
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
@@ -282,6 +284,21 @@ def test_one_question_in_another_split_stops_the_build_until_that_is_accepted(to
     assert "questions in another split: 4 -> 4 (1 moved), 25.0 percent changed, max_questions_moved allows 0" in said
     assert changed(build(towns, accept=True))["num_moved"] == 1
     assert build(towns).changes is None
+
+
+def test_builds_are_compared_in_the_memory_that_is_set(towns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was 1 GB whatever was set, and the advice of its error changed nothing."""
+    limits = list[str]()
+
+    def noted(memory_limit: str, *others: Any) -> Any:
+        limits.append(memory_limit)
+        return connect(memory_limit, *others)
+
+    monkeypatch.setattr(diff, "connect", noted)
+    build(towns)
+    write_triples(towns, TRIPLES[:6])
+    build(towns, "dataset.drift=null", "runtime.memory_limit=3GB")
+    assert limits == ["3GB"]
 
 
 def test_few_changes_pass_whatever_their_share_and_without_limits_all_do(towns: Path) -> None:

@@ -70,6 +70,8 @@ def test_flows_of_a_worker_write_the_same_form_and_send_our_messages_to_prefect(
     config = load_logging_config(DEFAULT_LOGGING_SETTINGS_PATH)
     assert config["handlers"]["console"]["level"] == "INFO"
     assert config["formatters"][config["handlers"]["console"]["formatter"]]["class"] == "tasks.logs.JsonLines"
+    monkeypatch.setenv("KGQA_LOGS", "")
+    assert not wants_json()
     monkeypatch.setenv("KGQA_LOGS", "yaml")
     with pytest.raises(ConfigError, match="KGQA_LOGS is 'yaml'; it may be 'text' or 'json'"):
         wants_json()

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from kgqa_core.errors import ConfigError
 from tasks import outbox
 from tasks.outbox import end_killed, noted, waiting
 from tasks.runtime import mark_crashed, only_process
@@ -168,3 +169,18 @@ def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkey
     client, runs = seen(home)  # which fails for two of a name
     assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
     assert reused(client, runs["brave-otter-1"]) == {}
+
+
+def test_a_run_whose_configuration_cannot_be_read_is_among_those_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deployment's: only Prefect showed it, and kgqa status nothing."""
+    from flows.pipeline import build_graph
+
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    (tmp_path / "nightly.yaml").write_text("dataset: {nam: towns}", encoding="utf-8")
+    with pytest.raises(ConfigError):
+        build_graph.fn(tmp_path / "nightly.yaml")
+    (ended,) = outbox.read_ended(tmp_path / "home")
+    assert ended["name"].startswith("nightly 20") and ended["status"] == "FAILED"
+    assert ended["error"].startswith("ConfigError: ") and "nightly.yaml" in ended["error"]

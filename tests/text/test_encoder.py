@@ -1,5 +1,6 @@
 """The hash encoder is deterministic; the cache computes a text once, survives kills, damage and a second writer."""
 
+import errno
 import os
 import signal
 import time
@@ -181,6 +182,21 @@ def test_a_cache_that_cannot_be_written_is_an_artifact_error(tmp_path: Path) -> 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ArtifactError, match=r"cannot be written.* set KGQA_HOME to"):
         encode_cached(["a"], encoder=CountingEncoder(), cache_dir=tmp_path / "file")
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_cache_of_somebody_else_is_read_and_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Who asks in a home that is read-only got an error in place of an answer."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    vectors = encode_cached(["a"], encoder=HashEncoder(11), cache_dir=tmp_path)
+    assert vectors.tolist() == HashEncoder(11).encode(["a"]).tolist()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 7), np.float32), np.full((1, 11), np.nan, np.float32)])

@@ -38,7 +38,7 @@ from kgqa_core.tracking import Recorder
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
-ANSWERING = 26  # the version of how systems answer: on dev, where settings are chosen, and on test
+ANSWERING = 27  # the version of how systems answer: on dev, where settings are chosen, and on test
 CHOICE, CHOICE_FILE = "choice", "choice.json"  # the stage of a row's settings, and what it writes
 FIGURES = {"hits1": "hits1", "f1": "f1", "num_questions": "n"}  # of a point, and their names in scores.json
 FIGURES |= {"calls": "calls_per_question", "tokens": "tokens_per_question"}
