@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQuestion
+from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
@@ -24,24 +23,14 @@ from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
 from tests.systems.asking import answer_all
-from tests.systems.following import LINES, answer_one, lines_under
+from tests.systems.following import LINES, Proposed, answer_one, lines_under
 
 MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"
 
 
-@dataclass(frozen=True)
-class Planned:
-    """Proposes the same plans for every question. Implements ``Planner``."""
-
-    plans: Sequence[tuple[str, float]]  # with probabilities
-
-    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
-        made = [Plan(tuple(path.split(" > ")), math.log(share)) for path, share in self.plans]
-        return [made[:num_plans] for _ in questions]
-
-
 def planned(*plans: tuple[str, float]) -> PlanSource:
-    return PlanSource(Planned(plans))
+    """Return plans, with probabilities, that are there before any call."""
+    return PlanSource(Proposed([Plan(tuple(path.split(" > ")), math.log(share)) for path, share in plans]))
 
 
 THREE = planned((MAYOR, 0.5), (BORN, 0.3), (UNTIL, 0.2))
