@@ -192,17 +192,31 @@ def test_a_text_without_an_answer_is_a_counted_failure(text: str) -> None:
     assert parse_answers(text) == ParseFailure("no answer")
 
 
-def test_a_candidate_called_exactly_so_is_meant_alone() -> None:
-    candidates = {1: "Prince", 2: "prince", 3: "prince", 4: "Cher"}
-    assert match_answers(["prince"], candidates).entities == (2, 3)
-    assert match_answers(["Prince"], candidates).entities == (1,)
-    assert match_answers(["PRINCE", "cher"], candidates).entities == (1, 2, 3, 4)
+PRINCES = {1: "Prince", 2: "prince", 3: "prince", 4: "Cher"}
+PLACES = {3: "Springfield", 7: "Springfield", 9: "Paris, Texas"}
+PEOPLE = {1: "Meg", 2: "Tom", 3: "Ann"}
+STOPS = {1: "J. R.", 2: "J. R", 3: "Dr.", 4: "Cher"}
+COMMAS = ["Tom and Jerry", "Washington, D.C.", "March 3, 1999", "Nash", "Crosby, Stills, Nash and Young", "Ann"]
 
 
-def test_names_are_matched_to_candidates_before_anything_else() -> None:
-    candidates = {3: "Springfield", 7: "Springfield", 9: "Paris, Texas"}
-    matched = match_answers(Answers(("Springfield", "Paris, Texas", "Atlantis")), candidates)
-    assert (matched.entities, matched.unmatched) == ((3, 7, 9), ("Atlantis",))
+@pytest.mark.parametrize(
+    ("said", "candidates", "entities", "unmatched"),
+    [
+        (["prince"], PRINCES, (2, 3), ()),  # who is called exactly so is meant alone
+        (["Prince"], PRINCES, (1,), ()),
+        (["PRINCE", "cher"], PRINCES, (1, 2, 3, 4), ()),
+        (["Springfield", "Paris, Texas", "Atlantis"], PLACES, (3, 7, 9), ("Atlantis",)),
+        (["J. R.", "Dr", "cher."], STOPS, (1, 4), ("Dr",)),  # a final stop counts where something is called so
+        (["Meg, Tom and Ann", "Washington, D.C."], PEOPLE, (1, 2, 3), ("Washington, D.C.",)),
+        ([f"{', '.join(COMMAS[:3])} and {COMMAS[4]}; Zoe"], dict(enumerate(COMMAS)), (0, 1, 2, 4), ("Zoe",)),
+    ],
+)
+def test_names_are_matched_to_candidates_and_one_line_of_several_is_taken_apart(
+    said: list[str], candidates: dict[int, str], entities: tuple[int, ...], unmatched: tuple[str, ...]
+) -> None:
+    matched = match_answers(said, candidates)
+    assert (matched.entities, matched.unmatched) == (entities, unmatched)
+    assert match_answers(Answers(tuple(said)), candidates) == matched
 
 
 @pytest.mark.parametrize(
@@ -220,29 +234,12 @@ def test_the_stop_behind_initials_is_the_name_s_own(text: str, name: str) -> Non
     assert match_answers([name], {1: name, 2: "other"}).entities == (1,)
 
 
-def test_a_final_stop_counts_only_where_something_is_called_so(world: Any) -> None:
-    assert match_answers(["J. R.", "Dr", "cher."], {1: "J. R.", 2: "J. R", 3: "Dr.", 4: "Cher"}).entities == (1, 4)
-    snake = world.id_of("Snake")
-    assert match_answers(["Snake.", "Atlantis."], {}, world.search).entities == (snake,)
-    assert match_answers(["Snake.", "Atlantis."], {}, world.search).unmatched == ("Atlantis.",)
-
-
-def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:
-    matched = match_answers(["Meg, Tom and Ann", "Washington, D.C."], {1: "Meg", 2: "Tom", 3: "Ann"})
-    assert matched.entities == (1, 2, 3)
-    assert matched.unmatched == ("Washington, D.C.",)
-
-
-def test_names_that_hold_commas_are_found_among_others_on_one_line() -> None:
-    names = ["Tom and Jerry", "Washington, D.C.", "March 3, 1999", "Nash", "Crosby, Stills, Nash and Young", "Ann"]
-    matched = match_answers([f"{', '.join(names[:3])} and {names[4]}; Zoe"], dict(enumerate(names)))
-    assert (matched.entities, matched.unmatched) == ((0, 1, 2, 4), ("Zoe",))
-
-
 def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> None:
     dawn, snake = world.id_of("Dawn"), world.id_of("Snake")
     matched = match_answers(["dawn", "SNAKE", "nobody"], {dawn: "Dawn"}, world.search)
     assert (matched.entities, matched.unmatched) == ((dawn, snake), ("nobody",))
+    stopped = match_answers(["Snake.", "Atlantis."], {}, world.search)
+    assert (stopped.entities, stopped.unmatched) == ((snake,), ("Atlantis.",))
 
 
 @pytest.mark.parametrize("reply", ["Answer:\n" * 2_500, "Dawn " * 200_000, "A.1." * 250_000, '"a",' * 250_000])

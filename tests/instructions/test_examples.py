@@ -259,19 +259,15 @@ def test_a_graph_of_rows_says_the_same_under_the_names_of_its_entities(world: An
 
 
 def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
-    question = Question("w1", "who?", "who?", (), (), "train")
+    question, skipped = Question("w1", "who?", "who?", (), (), "train"), Counter[str]()
     rows: Mapping[str, tuple[...]] = {"w1": (TaughtPath(("a.b", "c<SEP>d"), None, None, True),)}
     plan = Source(None, world.prompts, ReasonerSection(objective="plan"), mode="precise")
     (example,) = make_examples(plan, [question], rows)
     assert example.target == "<PATH>a.b<SEP>c\\u{3c}SEP>d</PATH>"
     with pytest.raises(InputError, match="examples of reason need a graph"):
         list(make_examples(replace(plan, reasoner=ReasonerSection()), [question], rows))
-
-
-def test_the_empty_path_which_no_text_can_tell_teaches_nothing(world: Any) -> None:
-    question, skipped = Question("w1", "who?", "who?", (), (), "train"), Counter[str]()
-    plan = Source(None, world.prompts, ReasonerSection(objective="plan"), mode="precise")
-    assert not list(make_examples(plan, [question], {"w1": (TaughtPath((), None, None, True),)}, skipped=skipped))
+    empty = {"w1": (TaughtPath((), None, None, True),)}  # which no text can tell
+    assert not list(make_examples(plan, [question], empty, skipped=skipped))
     assert skipped == {"plan: nothing to teach": 1}
 
 

@@ -47,6 +47,10 @@ def test_paths_of_the_same_relations_are_one_with_a_line_for_each_end(world: Any
     assert render_paths(paths)["groups"] == (
         "Nightfall → made_by → ^made_by:\nDawn\nDusk\n\nNightfall → about → ^about:\nSnake\n\nNightfall → about:\ncats"
     )
+    # A search from several things is often answered by what joins them, so that may be shown, too.
+    both = render_paths(paths, stations=True)
+    assert "Nightfall → made_by:\nIda Moon\n\nNightfall → made_by → ^made_by:\nDawn\nDusk" in both["groups"]
+    assert both["paths"] == render_paths(paths)["paths"]
     assert render_paths(()) == {"paths": "(none)", "groups": "(none)"}
 
 
@@ -54,17 +58,6 @@ def test_what_several_topics_lead_to_stands_under_all_of_them_and_first(world: A
     films = [world.id_of("Nightfall"), world.id_of("Dusk")]
     paths = gather_evidence(world.search, films, [(("about",), 0.5), (("made_by",), 0.5)], max_paths=9).paths
     assert render_paths(paths)["groups"] == ("Dusk and Nightfall → made_by:\nIda Moon\n\nNightfall → about:\ncats")
-
-
-def test_what_lies_between_is_shown_where_it_may_be_meant(world: Any) -> None:
-    """A search from several things is often answered by what joins them: a block without it would hide the answer."""
-    plans = [(("made_by", "^made_by"), 0.5), (("about",), 0.5)]
-    paths = gather_evidence(world.search, [world.id_of("Nightfall")], plans, max_paths=9).paths
-    ends = "Nightfall → made_by → ^made_by:\nDawn\nDusk\n\nNightfall → about:\ncats"
-    assert render_paths(paths)["groups"] == ends
-    both = render_paths(paths, stations=True)
-    assert "Nightfall → made_by:\nIda Moon\n\nNightfall → made_by → ^made_by:\nDawn\nDusk" in both["groups"]
-    assert both["paths"] == render_paths(paths)["paths"]
 
 
 def test_paths_to_every_end_come_before_second_ways_to_one(world: Any) -> None:

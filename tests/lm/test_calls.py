@@ -1,7 +1,7 @@
 """What is counted, kept and stopped around a model, and what it costs."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -32,6 +32,7 @@ class FakeModel:
     name: str = "fake"
     context: int = 97
     fails: dict[str, Problem] = field(default_factory=dict)  # text of a prompt -> problem
+    says: Callable[[str, int], Generation] | None = None  # text of a prompt, number of the text -> another text
     asked: list[tuple[str, Decoding]] = field(default_factory=list)
     scored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
@@ -52,6 +53,8 @@ class FakeModel:
     def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
         if prompt.text in self.fails:
             return Generation("", problem=self.fails[prompt.text])
+        if self.says is not None:
+            return self.says(prompt.text, index)
         return Generation(f"{prompt.text}!{decoding.seed}.{index}", log_prob=-0.5, num_tokens=2 + index)
 
 
@@ -216,12 +219,8 @@ def test_a_text_that_repeats_itself_to_its_end_is_read_once_and_counted(store: C
     loop = "Answer:\n" + "Oto Brandt\n" * 20
     said = {"a": Generation(loop, num_tokens=60, finished=False), "b": Generation(loop, num_tokens=60)}
 
-    class Looping(FakeModel):
-        def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
-            return said[prompt.text]
-
     for paid in (1, 0):  # the second time from the store
-        metered = around(Looping(), store=store)
+        metered = around(FakeModel(says=lambda text, _: said[text]), store=store)
         assert texts(metered.generate([Prompt("a"), Prompt("b")])) == [["Answer:\nOto Brandt"], [loop]]
         usage = metered.meter.usage()
         assert (usage["num_cut"], usage["num_looping"], usage["num_tokens"]) == (1, 1, 120)
@@ -240,12 +239,9 @@ def test_a_text_that_repeats_itself_to_its_end_is_read_once_and_counted(store: C
 def test_what_a_reasoning_model_thinks_is_kept_and_is_no_part_of_its_answer(
     store: CallStore, said: str, read: str
 ) -> None:
-    class Thinking(FakeModel):
-        def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
-            return Generation(said, num_tokens=7, finished=bool(read))
-
+    thinking = FakeModel(says=lambda text, _: Generation(said, num_tokens=7, finished=bool(read)))
     prompt = Prompt("a", constraint=Choices(["no"]))
-    metered = around(Thinking(), store=store)
+    metered = around(thinking, store=store)
     assert texts(metered.generate([prompt])) == [[read]]
     usage = metered.meter.usage()
     assert (usage["num_outside"], usage["num_cut"], usage["num_looping"]) == (not read, not read, 0)
@@ -253,11 +249,8 @@ def test_what_a_reasoning_model_thinks_is_kept_and_is_no_part_of_its_answer(
 
 
 def test_beams_that_a_constraint_has_no_text_for_are_neither_cut_nor_outside() -> None:
-    class Narrow(FakeModel):
-        def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
-            return Generation("no", num_tokens=2) if index == 0 else Generation("", finished=False)
-
-    metered = around(Narrow())
+    beams = [Generation("no", num_tokens=2), *[Generation("", finished=False)] * 2]
+    metered = around(FakeModel(says=lambda _, index: beams[index]))
     metered.generate([Prompt("a", constraint=Choices(["no"]))], Decoding(method="beam", num_beams=3, num_returns=3))
     usage = metered.meter.usage()
     assert (usage["num_tokens"], usage["num_cut"], usage["num_outside"]) == (2, 0, 0)

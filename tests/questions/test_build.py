@@ -15,8 +15,7 @@ import pytest
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, LinkError
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
 from kgqa_core.questions.link import link_question, split_of
 from tests.conftest import write_jsonl
@@ -94,16 +93,12 @@ def test_neither_the_graph_nor_other_questions_move_one_between_splits(tmp_path:
     asked = [{"question": f"who directed film {n}?", "topics": [f"f{n}"], "answers": ["p"]} for n in range(150)]
     asked += [row | {"id": f"q{n}"} for n, row in enumerate(asked)][::-1]
     path, splits = write_jsonl(tmp_path / "own.jsonl", asked), []
-    for number, names in enumerate(({f"f{n}": f"film {n}" for n in range(150)}, {})):
-        (tmp_path / "kb.tsv").write_text("".join(f"f{n}\tdirected_by\tp\n" for n in range(150) if n % 20 != number))
-        (tmp_path / "names.tsv").write_text("".join(f"{label}\t{name}\n" for label, name in names.items()) or "p\tx\n")
-        files = {"names": tmp_path / "names.tsv", "out_dir": tmp_path / f"graph{number}"}
-        build_graph(tmp_path / "kb.tsv", format="tsv", **files)
-        graph = open_graph(tmp_path / f"graph{number}")
-        section = QuestionSection(format="jsonl", path=path, max_reject_ratio=0.1)
-        out = tmp_path / f"out{number}"
-        build_questions(section, search=searched(graph, 1), out_dir=out)
-        splits.append({one.id: one.split for one in read_questions(out)})
+    section = QuestionSection(format="jsonl", path=path, max_reject_ratio=0.1)
+    for number, names in enumerate(("".join(f"f{n}\tfilm {n}\n" for n in range(150)), "")):
+        folder = tmp_path / str(number)
+        graph = graph_of_text(folder, "".join(f"f{n}\tdirected_by\tp\n" for n in range(150) if n % 20 != number), names)
+        build_questions(section, search=searched(graph, 1), out_dir=folder / "out")
+        splits.append({one.id: one.split for one in read_questions(folder / "out")})
     both = splits[0].keys() & splits[1].keys()
     assert len(both) >= 260
     assert {id: splits[0][id] for id in both} == {id: splits[1][id] for id in both}

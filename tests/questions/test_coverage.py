@@ -19,6 +19,7 @@ from tests.questions.freebase_files import webqsp_parse, webqsp_question, write_
 
 Ids = Callable[..., tuple[int, ...]]
 Build = Callable[..., QuestionReport]
+Asked = Callable[..., Question]
 
 
 def test_coverage_says_what_is_within_each_number_of_steps(tmp_path: Path, build_family: Build) -> None:
@@ -48,7 +49,7 @@ def test_coverage_says_what_is_within_each_number_of_steps(tmp_path: Path, build
 
 
 @pytest.fixture
-def asked(ids: Ids) -> Callable[..., Question]:
+def asked(ids: Ids) -> Asked:
     """A question by labels."""
 
     def make(name: str, topics: list[str], answers: list[str], **more: object) -> Question:
@@ -58,7 +59,7 @@ def asked(ids: Ids) -> Callable[..., Question]:
     return make
 
 
-def test_coverage_counts_any_and_all_golds(films: KnowledgeGraph, asked: Callable[..., Question]) -> None:
+def test_coverage_counts_any_and_all_golds(films: KnowledgeGraph, asked: Asked) -> None:
     questions = [
         asked("a", ["f1"], ["p1"], hops=1),  # one step
         asked("b", ["f1"], ["p1", "f2"], hops=1),  # one and two steps
@@ -79,7 +80,7 @@ def test_coverage_counts_any_and_all_golds(films: KnowledgeGraph, asked: Callabl
     assert wider.coverage[0] == Coverage(hops=1, split="train", num_questions=5, any_gold=80.0, all_golds=80.0)
 
 
-def test_repeated_questions_are_told_from_leaks(films: KnowledgeGraph, asked: Callable[..., Question]) -> None:
+def test_repeated_questions_are_told_from_leaks(films: KnowledgeGraph, asked: Asked) -> None:
     first = asked("a", ["f1"], ["p1"], masked="who directed [topic]")
     questions = [
         first,
@@ -108,17 +109,6 @@ def test_shared_names_are_told_by_names_in_order_however_few_are_read_at_once(
 # Hops of questions whose dataset does not say
 
 
-def entity(films: KnowledgeGraph, label: str) -> int:
-    found = films.ids_of_label(label)
-    assert found is not None
-    return found
-
-
-def ask(films: KnowledgeGraph, topic: str, *golds: str) -> Question:
-    ids = tuple(sorted(entity(films, gold) for gold in golds))
-    return Question(f"{topic}-{golds}", "", "", (entity(films, topic),), ids, "test")
-
-
 @pytest.mark.parametrize(
     ("topic", "golds", "hops"),
     [
@@ -132,19 +122,21 @@ def ask(films: KnowledgeGraph, topic: str, *golds: str) -> Question:
         ("f1", [], None),
     ],
 )
-def test_the_shortest_path_to_any_gold(films: KnowledgeGraph, topic: str, golds: list[str], hops: int | None) -> None:
-    (question,) = fill_hops([ask(films, topic, *golds)], searched(films, 2))
+def test_the_shortest_path_to_any_gold(
+    films: KnowledgeGraph, asked: Asked, topic: str, golds: list[str], hops: int | None
+) -> None:
+    (question,) = fill_hops([asked("q", [topic], golds)], searched(films, 2))
     assert question.hops == hops
 
 
-def test_what_the_dataset_says_comes_first_then_the_gold_chain(films: KnowledgeGraph) -> None:
-    plain = ask(films, "f1", "p1")
+def test_what_the_dataset_says_comes_first_then_the_gold_chain(films: KnowledgeGraph, asked: Asked) -> None:
+    plain = asked("q", ["f1"], ["p1"])
     given, chained = replace(plain, hops=3, chain=(0,)), replace(plain, chain=(0, 3))
     assert fill_hops([given], searched(films, 2)) == [given]
     assert [question.hops for question in fill_hops([chained, plain], searched(films, 2))] == [2, 1]
 
 
-def test_a_gold_that_is_the_topic_is_reached_only_where_topics_may_be_reentered(films: KnowledgeGraph) -> None:
-    question = ask(films, "f1", "f1")
+def test_a_gold_that_is_the_topic_is_reached_only_by_reentry(films: KnowledgeGraph, asked: Asked) -> None:
+    question = asked("q", ["f1"], ["f1"])
     assert fill_hops([question], searched(films, 2))[0].hops is None
     assert fill_hops([question], searched(films, 2, reenter_topic=True))[0].hops == 2

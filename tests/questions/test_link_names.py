@@ -17,35 +17,12 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link_names import NameIndex, Run, fold_word, letter_span, words_of
 from tests.loading import graph_of_text
 
-NAMES = [
-    "Up",
-    "Up in the Air",
-    "film",
-    "Zoë",
-    "300",
-    "+1",
-    "C++",
-    "[REC]",
-    "Rock",
-    "Alan_PULIDO",
-    "Don't",
-    "rock",
-    "日本",
-]
+NAMES = ["Up", "Up in the Air", "film", "Zoë", "300", "+1", "C++", "[REC]", "Rock", "Alan_PULIDO", "Don't", "rock"]
+NAMES += ["日本"]
 ALIASES = [("Up", "The Balloon House"), ("Zoë", "Zo"), ("Rock", "Rock")]
 PIECES = ["Up", "up", "UP", "in", "the", "Air", "air.", "film", "zoe", "Zoë", "300", "+1", "rec", "[REC]", "rock-rock"]
-PIECES += [
-    "alan pulido",
-    "ALAN_pulido",
-    "don t",
-    "dont",
-    "C++",
-    "upin",
-    "balloon house",
-    "The  Balloon House",
-    "日本",
-    "",
-]
+PIECES += ["alan pulido", "ALAN_pulido", "don t", "dont", "C++", "upin", "balloon house", "The  Balloon House"]
+PIECES += ["日本", ""]
 
 
 def make_graph(folder: Path, names: list[str], aliases: list[tuple[str, str]] | None = None) -> KnowledgeGraph:

@@ -22,7 +22,6 @@ from kgqa_core.questions.build import build_questions
 from kgqa_core.questions.coverage import Coverage, cover_names
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
 from kgqa_core.questions.webqsp import labels_of, read_descriptions
-from kgqa_core.types import Question
 from tests.loading import graph_of_text, load_question_file, searched
 from tests.nsm import ROWS, write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
@@ -51,24 +50,22 @@ def test_webqsp_unites_its_parses_and_takes_the_chain_of_a_good_one(tmp_path: Pa
     assert read.chain == (family.relation_names.index("people.person.date_of_birth"),)
 
 
-def test_webqsp_takes_a_doubtful_chain_where_there_is_no_better_and_none_that_the_graph_lacks(
+def test_webqsp_takes_no_chain_that_the_graph_lacks_and_keeps_what_nothing_can_answer(
     tmp_path: Path, family: KnowledgeGraph
 ) -> None:
-    doubtful = {"AnnotatorComment": None}
-    first = webqsp_question("q1", "who?", webqsp_parse("m.01n", ["people.person.parents"], ["m.02b"], **doubtful))
-    second = webqsp_question("q2", "what?", webqsp_parse("m.01n", ["people.person.parents", "r.gone"], ["m.02b"]))
-    path = write_webqsp(tmp_path / "all.json", [first, second])
-    one, two = load_question_file(path, format="webqsp", graph=family)[0]
-    assert (one.chain, two.chain) == ((family.relation_names.index("people.person.parents"),), None)
-
-
-def test_questions_that_nothing_can_answer_are_kept(tmp_path: Path, family: KnowledgeGraph) -> None:
-    nothing = webqsp_question("q1", "who?", webqsp_parse(None, None, []))
-    elsewhere = webqsp_question("q2", "who else?", webqsp_parse("m.04g", None, ["m.05l"]))
-    path = write_webqsp(tmp_path / "all.json", [nothing, elsewhere, webqsp_question("q3", "what?")])
+    parents = ["people.person.parents"]
+    parses = {
+        "doubtful": [webqsp_parse("m.01n", parents, ["m.02b"], AnnotatorComment=None)],  # taken: there is no better
+        "lacking": [webqsp_parse("m.01n", [*parents, "r.gone"], ["m.02b"])],
+        "empty": [webqsp_parse(None, None, [])],
+        "elsewhere": [webqsp_parse("m.04g", None, ["m.05l"])],
+        "without a parse": [],
+    }
+    path = write_webqsp(tmp_path / "all.json", [webqsp_question(id, "who?", *own) for id, own in parses.items()])
     questions, rejects = load_question_file(path, format="webqsp", graph=family)
-    assert [(q.id, q.topics, q.answers) for q in questions] == [("q1", (), ()), ("q2", (), ()), ("q3", (), ())]
-    assert rejects == []
+    assert ([one.id for one in questions], rejects) == (list(parses), [])
+    assert [one.chain for one in questions] == [(family.relation_names.index(*parents),), *[None] * 4]
+    assert [(one.topics, one.answers) for one in questions[2:]] == [((), ())] * 3
 
 
 def test_cwq_topics_are_the_entities_of_the_query(tmp_path: Path, family: KnowledgeGraph) -> None:
@@ -241,26 +238,18 @@ def graph(tmp_path: Path) -> KnowledgeGraph:
     return open_graph(tmp_path / "graph")
 
 
-def by_id(questions: list[Question]) -> dict[str, Question]:
-    return {question.id: question for question in questions}
-
-
 def test_every_usable_line_is_a_question(tmp_path: Path, graph: KnowledgeGraph) -> None:
     questions, rejects = load_question_file(tmp_path / "dev.jsonl", format="nsm", graph=graph)
     assert rejects == []
     assert [question.id for question in questions] == [row["id"] for row in ROWS]
-    found = by_id(questions)
-    assert [graph.label_of(topic) for topic in found["q1"].topics] == ["m.ann"]
-    assert {graph.label_of(answer) for answer in found["q8"].answers} == {"m.bob", "m.cat"}
-    assert [graph.label_of(answer) for answer in found["q3"].answers] == ["1971-10-13"]  # a date, and in no triple
-    assert (found["q5"].answers, found["q6"].topics) == ((), ())
-    assert all(question.hops is None and question.claim is None for question in questions)
-
-
-def test_topics_are_masked_where_their_name_is_known(tmp_path: Path, graph: KnowledgeGraph) -> None:
-    found = by_id(load_question_file(tmp_path / "dev.jsonl", format="nsm", graph=graph)[0])
+    found = {question.id: question for question in questions}
     assert found["q4"].masked == "who plays [topic]"  # q2 gives the text of m.jazz
     assert found["q1"].masked == found["q1"].text == "who is the brother of ann"  # nobody gives that of m.ann
+    assert labels(graph, found["q1"].topics) == ["m.ann"]
+    assert labels(graph, found["q8"].answers) == ["m.bob", "m.cat"]
+    assert labels(graph, found["q3"].answers) == ["1971-10-13"]  # a date, and in no triple
+    assert (found["q5"].answers, found["q6"].topics) == ((), ())
+    assert all(question.hops is None and question.claim is None for question in questions)
 
 
 def test_without_an_id_the_file_and_the_line_name_a_question(tmp_path: Path, graph: KnowledgeGraph) -> None:

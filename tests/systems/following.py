@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from kgqa_core.config_base import CONF
+from kgqa_core.instructions.plan import Plan, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.systems.types import Answered, System
@@ -13,6 +17,16 @@ from tests.systems.asking import answer_all
 
 LINES = read_prompts(CONF / "papers" / "prompts")
 """Prompts that show each path on a line of its own, as the papers do: then a test sees what is between, too."""
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """Proposes the same plans for every question. Implements ``Planner``."""
+
+    plans: Sequence[Plan]
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        return [list(self.plans[:num_plans]) for _ in questions]
 
 
 def answer_one(forty: Forty, system: System, question: Question | str, model: LanguageModel | None) -> Answered:

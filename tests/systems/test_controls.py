@@ -16,7 +16,6 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems import controls
 from kgqa_core.systems.controls import (
     TemplateControl,
@@ -28,14 +27,10 @@ from kgqa_core.systems.controls import (
     score_paths,
 )
 from kgqa_core.types import Question, RelationPath, Split, Step
-from tests.loading import load_question_file
+from tests.loading import load_question_file, searched
 
 Ask = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
-
-
-def over(graph: KnowledgeGraph, max_hops: int = 2, *, reenter_topic: bool = False) -> SearchGraph:
-    return SearchGraph(graph, graph, None, max_hops, reenter_topic)
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def control(graph: KnowledgeGraph, ask: Ask) -> TemplateControl:
         ask("films of [topic]", "Eve", "Birch Cedar Dogwood"),
         ask("nonsense [topic]", "Elm", "Cat"),
     ]
-    return fit_template_control(over(graph, 2), questions)
+    return fit_template_control(searched(graph, 2), questions)
 
 
 def test_one_path_per_masked_text_is_kept(control: TemplateControl, path_of: Ids) -> None:
@@ -84,7 +79,7 @@ def test_true_false_questions_are_answered_with_deciding_evidence(
 ) -> None:
     monkeypatch.setattr(controls, "NUM_PATHS", 1)
     question = ask("did [topic] direct [claim]", "Eve", "Birch Cedar Dogwood", claim=claim, verdict=verdict)
-    prediction = answer_by_path(over(graph), question, path_of("~directed_by"))
+    prediction = answer_by_path(searched(graph, 2), question, path_of("~directed_by"))
     assert prediction.verdict is verdict
     assert [bool(path) for path in prediction.paths] == ([True, True] if verdict else [True])
     assert score_predictions([question], [prediction]).summary()["hits1"] == 100
@@ -95,7 +90,7 @@ def test_evidence_between_the_first_candidates_and_the_claim_stays_empty(
 ) -> None:
     monkeypatch.setattr(controls, "NUM_PATHS", 2)
     question = ask("is [claim] a [topic]", "Drama", claim="Elm", verdict=True)
-    prediction = answer_by_path(over(graph), question, path_of("~has_genre"))
+    prediction = answer_by_path(searched(graph, 2), question, path_of("~has_genre"))
     assert [bool(path) for path in prediction.paths] == [True, True, False, False, True]
     assert prediction.covered
 
@@ -105,7 +100,9 @@ def test_a_saved_control_answers_the_same(
 ) -> None:
     questions = [ask("films of [topic]", "Dan"), ask("never seen [topic]", "Elm")]
     control.save(tmp_path / "one.json")
-    loaded = load_template_control(tmp_path / "one.json", over(graph, reenter_topic=True))  # it was fitted without
+    loaded = load_template_control(
+        tmp_path / "one.json", searched(graph, 2, reenter_topic=True)
+    )  # it was fitted without
     assert loaded == control
     assert loaded.answer(questions) == control.answer(questions)
     loaded.save(tmp_path / "two.json")
@@ -128,27 +125,27 @@ def test_a_saved_control_of_another_graph_or_shape_a_cut_one_and_none_are_refuse
 ) -> None:
     path = tmp_path / "control.json"
     with pytest.raises(ArtifactError, match="No such file"):
-        load_template_control(path, over(graph))
+        load_template_control(path, searched(graph, 2))
     control.save(path)
     path.write_text(spoil(path.read_text()))
     with pytest.raises(ArtifactError, match=words):
-        load_template_control(path, over(graph))
+        load_template_control(path, searched(graph, 2))
 
 
 def test_gold_chains_are_never_looked_at_while_fitting(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
     misled = ask("who directed [topic]", "Ash", "Dan", chain=path_of("release_year"))
-    assert fit_template_control(over(graph, 1), [misled]).paths == {misled.masked: path_of("directed_by")}
+    assert fit_template_control(searched(graph, 1), [misled]).paths == {misled.masked: path_of("directed_by")}
 
 
 def test_the_ceiling_follows_gold_chains_else_the_best_path_of_each_question_and_says_so(
     graph: KnowledgeGraph, ask: Ask, ids: Ids, path_of: Ids
 ) -> None:
     chained = ask("films of [topic]", "Dan", "Ash", chain=path_of("~directed_by"))
-    name, (followed,) = follow_gold_chains(over(graph, 1), [chained])
+    name, (followed,) = follow_gold_chains(searched(graph, 1), [chained])
     assert (name, followed.answers) == ("gold-chain ceiling", ids("Ash", "Birch"))
     unreachable = ask("nonsense", "Elm", "Cat")
     questions = [replace(chained, id="own", chain=None), chained, unreachable]
-    name, found = follow_gold_chains(over(graph, 2), questions)
+    name, found = follow_gold_chains(searched(graph, 2), questions)
     assert name == "best-path ceiling"
     assert [prediction.question_id for prediction in found] == [question.id for question in questions]
     assert found[0].answers == ids("Ash", "Birch")
@@ -160,20 +157,12 @@ def test_the_ceiling_of_a_wrong_claim_is_a_path_that_speaks_against_it(
 ) -> None:
     """Else whoever finds it is above what is called a bound."""
     claims = [ask("did [topic]", "Ash", claim=claim, verdict=claim == "Dan") for claim in ("Eve", "Dan")]
-    _, found = follow_gold_chains(over(graph, 1), claims)
+    _, found = follow_gold_chains(searched(graph, 1), claims)
     assert score_predictions(claims, found).values["hits1"].tolist() == [100, 100]
     assert ids("Eve")[0] not in found[0].candidates
 
 
 # The search, against following every path there is
-
-
-BY_DIRECTOR = "films by the director of [topic]"
-CASES = [
-    (BY_DIRECTOR, "Ash", "Birch"),
-    (BY_DIRECTOR, "Dogwood", "Birch Cedar"),
-    (BY_DIRECTOR, "Cedar", "Birch Dogwood"),
-]
 
 
 Edges = dict[tuple[int, int], set[int]]
@@ -223,7 +212,7 @@ def test_head_is_the_best_of_all_paths_then_shortest_then_smallest(
         questions.append(Question(str(number), "", "", topics, tuple(sorted(golds)), "train"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controls, "FOLLOWED", 1_000)
-        found = score_paths(over(graph, 2, reenter_topic=reenter), questions)
+        found = score_paths(searched(graph, 2, reenter_topic=reenter), questions)
     means = every_path(edges, questions, 2, reenter=reenter)
     best = min(means, key=lambda path: (-round(means[path], 9), len(path), path))
     if means[best] == 0:
@@ -234,44 +223,44 @@ def test_head_is_the_best_of_all_paths_then_shortest_then_smallest(
 
 
 def test_the_path_behind_a_wording_is_found(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
-    (best, *_) = score_paths(over(graph, 3), [ask(*case) for case in CASES])
+    cases = [("Ash", "Birch"), ("Dogwood", "Birch Cedar"), ("Cedar", "Birch Dogwood")]
+    (best, *_) = score_paths(searched(graph, 3), [ask("films by the director of [topic]", *case) for case in cases])
     assert best == (path_of("directed_by", "~directed_by"), 1.0)
 
 
 def test_with_reentry_another_path_is_best(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
-    co_directed = path_of("directed_by", "~directed_by")
     question = ask("", "Ash", "Ash Birch")
-    (best, *_) = score_paths(over(graph, 2, reenter_topic=True), [question])
-    assert (best.path, best.f1) == (co_directed, 1)
-    assert score_paths(over(graph, 2), [question])[0].f1 == pytest.approx(2 / 3)
+    (best, *_) = score_paths(searched(graph, 2, reenter_topic=True), [question])
+    assert best == (path_of("directed_by", "~directed_by"), 1.0)
+    assert score_paths(searched(graph, 2), [question])[0].f1 == pytest.approx(2 / 3)
 
 
 def test_a_right_claim_serves_as_gold_where_no_answers_are_known(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
     questions = [ask("is it", "Ash", claim="Dan", verdict=True), ask("is it", "Elm", claim="Dan", verdict=False)]
-    (best, *_) = score_paths(over(graph, 1), questions)
+    (best, *_) = score_paths(searched(graph, 1), questions)
     assert best == (path_of("directed_by"), 1.0)
 
 
 def test_nothing_is_found_for_golds_out_of_reach_or_unknown(graph: KnowledgeGraph, ask: Ask) -> None:
-    assert score_paths(over(graph, 2), [ask("", "Gus", "Dan")]) == []
-    assert score_paths(over(graph, 2), [ask("", "Gus", "Gus"), ask("", "Gus"), ask("", "", "Gus")]) == []
-    assert score_paths(over(graph, 2), []) == []
+    assert score_paths(searched(graph, 2), [ask("", "Gus", "Dan")]) == []
+    assert score_paths(searched(graph, 2), [ask("", "Gus", "Gus"), ask("", "Gus"), ask("", "", "Gus")]) == []
+    assert score_paths(searched(graph, 2), []) == []
     # Dan directed Ash, but he and Eve share Birch: that gold is lost
-    assert score_paths(over(graph, 1), [ask("", "Dan Eve", "Ash")]) == []
+    assert score_paths(searched(graph, 1), [ask("", "Dan Eve", "Ash")]) == []
 
 
 def test_two_topics_give_what_they_share_else_what_any_reaches(graph: KnowledgeGraph, ids: Ids, path_of: Ids) -> None:
     directed = path_of("~directed_by")
-    assert follow_topics(over(graph), ids("Dan", "Eve"), directed).tolist() == list(ids("Birch"))
-    assert follow_topics(over(graph), ids("Dan", "Flo"), directed).tolist() == list(ids("Ash", "Birch", "Elm"))
-    assert follow_topics(over(graph), (), directed).tolist() == []
+    assert follow_topics(searched(graph, 2), ids("Dan", "Eve"), directed).tolist() == list(ids("Birch"))
+    assert follow_topics(searched(graph, 2), ids("Dan", "Flo"), directed).tolist() == list(ids("Ash", "Birch", "Elm"))
+    assert follow_topics(searched(graph, 2), (), directed).tolist() == []
 
 
 def test_no_step_arrives_at_the_other_topic(graph: KnowledgeGraph, ids: Ids, path_of: Ids) -> None:
     """Dan plays in Dogwood, which Eve directed: with Eve a topic too, nobody reaches her."""
     path = path_of("~starred_actors", "directed_by")
-    assert follow_topics(over(graph), ids("Dan", "Eve"), path).tolist() == []
-    assert follow_topics(over(graph, reenter_topic=True), ids("Dan", "Eve"), path).tolist() == list(ids("Eve"))
+    assert follow_topics(searched(graph, 2), ids("Dan", "Eve"), path).tolist() == []
+    assert follow_topics(searched(graph, 2, reenter_topic=True), ids("Dan", "Eve"), path).tolist() == list(ids("Eve"))
 
 
 # The real WikiMovies graph and its questions of one to three hops
@@ -291,14 +280,14 @@ def load(wikimovies: KnowledgeGraph, split: Split) -> list[Question]:
 def test_ceiling_and_joint_template_control(wikimovies: KnowledgeGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "SAMPLE", 7)
     test = load(wikimovies, "test")
-    name, ceiling = follow_gold_chains(over(wikimovies, 3), test)
+    name, ceiling = follow_gold_chains(searched(wikimovies, 3), test)
     figures = report_row(name, "ceiling", score_predictions(test, ceiling)).by_hops
     assert name == "gold-chain ceiling"
     assert [part["n"] for part in figures.values()] == [1000, 1000, 1000]
     assert figures["1"]["hits1"] == pytest.approx(96.65, abs=0.01)  # films of one title share a node
     assert figures["2"]["f1"] == figures["3"]["f1"] == 100
 
-    control = fit_template_control(over(wikimovies, 3), load(wikimovies, "train"))
+    control = fit_template_control(searched(wikimovies, 3), load(wikimovies, "train"))
     reached = report_row("template", "template control", score_predictions(test, control.answer(test))).by_hops
     assert len(control.paths) == 515
     assert figures["1"]["hits1"] - 0.2 < reached["1"]["hits1"] <= figures["1"]["hits1"]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQuestion
+from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
@@ -22,26 +21,16 @@ from kgqa_core.systems.eperm import Eperm, EpermSection
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
-from tests.scripted import ScriptedModel
+from tests.scripted import ScriptedModel, script
 from tests.systems.asking import answer_all
-from tests.systems.following import LINES, lines_under
+from tests.systems.following import LINES, Proposed, answer_one, lines_under
 
 MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"
 
 
-@dataclass(frozen=True)
-class Planned:
-    """Proposes the same plans for every question. Implements ``Planner``."""
-
-    plans: Sequence[tuple[str, float]]  # with probabilities
-
-    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
-        made = [Plan(tuple(path.split(" > ")), math.log(share)) for path, share in self.plans]
-        return [made[:num_plans] for _ in questions]
-
-
 def planned(*plans: tuple[str, float]) -> PlanSource:
-    return PlanSource(Planned(plans))
+    """Return plans, with probabilities, that are there before any call."""
+    return PlanSource(Proposed([Plan(tuple(path.split(" > ")), math.log(share)) for path, share in plans]))
 
 
 THREE = planned((MAYOR, 0.5), (BORN, 0.3), (UNTIL, 0.2))
@@ -53,9 +42,8 @@ def system(forty: Forty, plans: PlanSource = THREE, max_calls: int | None = None
 
 
 def run(forty: Forty, model: ScriptedModel, *, id: str = "mayor", **how: object) -> Answered:
-    (answered,) = answer_all(system(forty, **how), [forty.question(id)], forty.search, model)  # type: ignore[arg-type]
-    assert answered.error == ""
-    return answered
+    """Answer one question; the script must have been said to its end."""
+    return answer_one(forty, system(forty, **how), id, model)  # type: ignore[arg-type]
 
 
 def shown(model: ScriptedModel, instruction: str, heading: str) -> list[list[str]]:
@@ -69,18 +57,27 @@ def paths_shown(model: ScriptedModel) -> list[str]:
     return lines
 
 
-def retrieved(model: ScriptedModel) -> ScriptedModel:
-    """Let the retriever take mayor and ^born_in, then what goes on from a term of office."""
-    model.on("score_relations", "Path so far: (none)", "2: mayor = 0.90\n1: ^born_in = 0.40")
-    model.on("score_relations", "Path so far: mayor\n", "2: holder = 1.00\n1: since = 0.50")
-    return model.on("score_relations", "Path so far: ^born_in\n", "2: ^directed_by = 1.00\n1: ^starred = 1.00")
+# The retriever takes mayor and ^born_in, then what goes on from a term of office.
+RETRIEVED = [
+    ("score_relations", "Path so far: (none)", "2: mayor = 0.90\n1: ^born_in = 0.40"),
+    ("score_relations", "Path so far: mayor\n", "2: holder = 1.00\n1: since = 0.50"),
+    ("score_relations", "Path so far: ^born_in\n", "2: ^directed_by = 1.00\n1: ^starred = 1.00"),
+]
+# The finder prefers the term that began in 1992.
+FOUND = [
+    ("score_entities", "Plan: mayor → holder", "1: m.1 = 0.10\n2: m.2 = 0.90"),
+    ("score_entities", "Plan: ^born_in", "1: Ida Moon = 0.30\n2: Oto Brandt = 0.50"),
+    ("score_entities", "Plan: mayor → holder", "1: Mara Quill = 1.00\n2: Oto Brandt = 0.20"),
+]
+EXPLORED = [*RETRIEVED, *FOUND]
 
 
-def found(model: ScriptedModel) -> ScriptedModel:
-    """Let the finder prefer the term that began in 1992."""
-    model.on("score_entities", "Plan: mayor → holder", "1: m.1 = 0.10\n2: m.2 = 0.90")
-    model.on("score_entities", "Plan: ^born_in", "1: Ida Moon = 0.30\n2: Oto Brandt = 0.50")
-    return model.on("score_entities", "Plan: mayor → holder", "1: Mara Quill = 1.00\n2: Oto Brandt = 0.20")
+def says(*lines: tuple[str, str, str], answer: str = "Mara Quill") -> ScriptedModel:
+    """Return a model that says these lines in any order, and the answer where there is one."""
+    model = ScriptedModel()
+    for line in (*lines, *([("reason", "", answer)] if answer else [])):
+        model.on(*line)
+    return model
 
 
 def test_a_whole_run_worked_out_by_hand(forty: Forty) -> None:
@@ -89,12 +86,8 @@ def test_a_whole_run_worked_out_by_hand(forty: Forty) -> None:
     So ``until`` is not in the subgraph, and the third plan is not followed. Products of plan and entities:
     .5 x .9 x 1 = .45, .3 x .5 = .15, .3 x .3 = .09, .5 x .1 x .2 = .01; of .70 together.
     """
-    model = found(retrieved(ScriptedModel(in_order=True))).on("reason", "", "Mara Quill")
+    model = script(*EXPLORED, ("reason", "", "Mara Quill"))
     answered = run(forty, model)
-    model.check_done()
-    assert [call.instruction for call in answered.calls] == ["score_relations"] * 3 + ["score_entities"] * 3 + [
-        "reason"
-    ]
     assert [call.round for call in answered.calls] == [1, 2, 2, 3, 3, 4, 5]
     assert shown(model, "score_relations", "Relations:") == [
         ["located_in", "mayor", "^born_in"],
@@ -116,7 +109,7 @@ def test_a_whole_run_worked_out_by_hand(forty: Forty) -> None:
 
 
 def test_an_entity_is_shown_with_what_stands_around_it(forty: Forty) -> None:
-    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    model = says(*EXPLORED)
     run(forty, model, num_neighbours=2)
     assert shown(model, "score_entities", "Candidates, each with facts about it:")[0] == [
         "1: m.1",
@@ -138,7 +131,6 @@ def test_the_arithmetic_of_figure_4(forty: Forty) -> None:
     model.on("score_entities", "Plan: starred", "1: Port Amber = 0.52\n2: Westerby = 0.235")
     model.on("reason", "", "Port Amber")
     run(forty, model, id="born", plans=plans, retriever=False)
-    model.check_done()
     assert paths_shown(model) == [
         "Salt Road → directed_by → Ida Moon → born_in → Port Amber (score 0.71)",
         "Salt Road → year → 1989 → ^since → m.1 (score 0.13)",
@@ -150,7 +142,7 @@ def test_the_arithmetic_of_figure_4(forty: Forty) -> None:
 @pytest.mark.parametrize(("look_ahead", "num_calls"), [(True, 6), (False, 8)])
 def test_one_call_per_candidate_is_what_the_paper_does(forty: Forty, look_ahead: bool, num_calls: int) -> None:
     """There a plan is followed as far as it goes: to two candidates behind which ``until`` is not in the subgraph."""
-    model = retrieved(ScriptedModel()).on("score_entities", "", "0.80", times=None).on("reason", "", "Mara Quill")
+    model = says(*RETRIEVED).on("score_entities", "", "0.80", times=num_calls)
     answered = run(forty, model, finder="single", look_ahead=look_ahead)
     asked = [prompt.text.rsplit("1: ", 1)[1].split("\n")[0] for prompt in model.asked if prompt.constraint is not None]
     until = ["m.1", "m.2"] if not look_ahead else []
@@ -160,20 +152,9 @@ def test_one_call_per_candidate_is_what_the_paper_does(forty: Forty, look_ahead:
     assert answered.answer.counts["num_paths"] == 4
 
 
-def test_only_the_best_entities_of_a_plan_and_hop_are_kept(forty: Forty) -> None:
-    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
-    model.lines[-2].texts = ("1: Mara Quill = 1.00",)  # after S = 1 only m.2 is left, and one candidate behind it
-    run(forty, model, top_entities=1)
-    assert paths_shown(model) == [
-        "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.75)",  # .5 x .9 of .6
-        "Port Amber → ^born_in → Oto Brandt (score 0.25)",
-    ]
-
-
 def test_few_entities_are_asked_about_and_the_others_are_neither_good_nor_bad(forty: Forty) -> None:
     """Of m.1 and m.2 only the first is shown, and scored low: the other comes before it."""
-    model = ScriptedModel().on("score_entities", "1: m.1", "0.10").on("score_entities", "1: Mara", "1.00")
-    model.on("reason", "", "Mara Quill")
+    model = says(("score_entities", "1: m.1", "0.10"), ("score_entities", "1: Mara", "1.00"))
     answered = run(forty, model, plans=planned((MAYOR, 1.0)), retriever=False, max_candidates=1, top_entities=1)
     assert answered.answer.counts["num_unasked"] == 1
     assert paths_shown(model) == ["Port Amber → mayor → m.2 → holder → Mara Quill (score 1.00)"]
@@ -186,60 +167,82 @@ def test_those_behind_the_best_entities_so_far_are_asked_about_first(forty: Fort
     model.on("reason", "", "I do not know")
     plans = planned(("^starred > genre", 1.0))
     answered = run(forty, model, id="starred", plans=plans, retriever=False, max_candidates=1)
-    model.check_done()
     assert answered.answer.counts["num_unasked"] == 2  # a film and a genre
 
 
 # Ablations (Tables 3 and 4), and settings.
 
 
-def test_without_the_retriever_plans_are_followed_in_the_whole_graph(forty: Forty) -> None:
-    """Now ``until`` is there: the second term has no end in the graph."""
-    model = found(ScriptedModel()).on("score_entities", "Plan: mayor → until", "0.50", times=2)
-    answered = run(forty, model.on("reason", "", "Mara Quill"), retriever=False)
-    assert "score_relations" not in [call.instruction for call in answered.calls]
-    assert "Port Amber → mayor → m.1 → until → 1992 (score 0.07)" in paths_shown(model)  # .2 x .5 x .5 of .75
+FIRST, OTHER = "Port Amber → mayor → m.2 → holder → Mara Quill", "Port Amber → mayor → m.1 → holder → Oto Brandt"
+OTO, IDA = "Port Amber → ^born_in → Oto Brandt", "Port Amber → ^born_in → Ida Moon"
+TO_1992 = "Port Amber → mayor → m.1 → until → 1992"
+Shown = list[tuple[str, str]]  # path, score
+SHOWN: dict[str, tuple[dict[str, object], list[tuple[str, str, str]], Shown]] = {  # settings, calls, what is shown
+    "plans may weigh alike: .9 of 1.72": (
+        {"weighted_plans": False},
+        EXPLORED,
+        [(FIRST, "0.52"), (OTO, "0.29"), (IDA, "0.17"), (OTHER, "0.01")],
+    ),
+    "scores may be hidden, and then leave no path out": (
+        {"scores": "hidden", "least_share": 1.0},
+        EXPLORED,
+        [(FIRST, ""), (IDA, ""), (OTHER, ""), (OTO, "")],  # in turns
+    ),
+    "all paths": (
+        {"least_share": 0.0},
+        EXPLORED,
+        [(FIRST, "0.64"), (OTO, "0.21"), (IDA, "0.13"), (OTHER, "0.01")],
+    ),
+    "no path far below the best": ({"least_share": 0.25}, EXPLORED, [(FIRST, "0.75"), (OTO, "0.25")]),
+    "the best alone": ({"least_share": 1.0}, EXPLORED, [(FIRST, "1.00")]),
+    "the best entity of each plan and hop: .5 x .9 of .6": (
+        {"top_entities": 1},
+        [*RETRIEVED, *FOUND[:2], ("score_entities", "Plan: mayor → holder", "1: Mara Quill = 1.00")],
+        [(FIRST, "0.75"), (OTO, "0.25")],
+    ),
+    "entities of an unreadable answer are neither good nor bad: .3 x .5 and .5 x .5 x .5, twice each": (
+        {},
+        [*RETRIEVED, *[("score_entities", "", "hard to say")] * 3],
+        [(IDA, "0.27"), (OTO, "0.27"), (FIRST, "0.23"), (OTHER, "0.23")],
+    ),
+    "without the retriever the whole graph is followed, in which the first term has an end: .2 x .5 x .5 of .75": (
+        {"retriever": False},
+        [*FOUND, *[("score_entities", "Plan: mayor → until", "0.50")] * 2],
+        [(FIRST, "0.60"), (OTO, "0.20"), (IDA, "0.12"), (TO_1992, "0.07"), (OTHER, "0.01")],
+    ),
+    "without scores (Table 3) plans alone weigh, and paths of all plans are shown in turns: .5 of 1.3": (
+        {"entity_scores": False, "top_entities": 1, "max_paths": 3},
+        RETRIEVED,
+        [(FIRST, "0.38"), (OTHER, "0.38"), (IDA, "0.23")],
+    ),
+    "a retriever that cannot be read restricts nothing": (
+        {"entity_scores": False, "max_paths": 3},
+        [("score_relations", "", "well, who knows")],
+        [(FIRST, "0.50"), (IDA, "0.30"), (TO_1992, "0.20")],
+    ),
+    "a retriever that finds nothing good restricts nothing": (
+        {"entity_scores": False, "max_paths": 3},
+        [("score_relations", "", "2: mayor = 0.00\n1: ^born_in = 0.00")],
+        [(FIRST, "0.50"), (IDA, "0.30"), (TO_1992, "0.20")],
+    ),
+}
 
 
-def test_without_scores_nobody_is_asked_and_nobody_filtered(forty: Forty) -> None:
-    """Table 3, w/o filtering path: plans alone weigh, all entities are kept, paths of all plans in turns."""
-    model = retrieved(ScriptedModel()).on("reason", "", "Mara Quill")
-    answered = run(forty, model, entity_scores=False, top_entities=1, max_paths=3)
-    assert len(answered.calls) == 3 + 1
-    assert paths_shown(model) == [
-        "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.38)",  # .5 of 1.3
-        "Port Amber → mayor → m.1 → holder → Oto Brandt (score 0.38)",
-        "Port Amber → ^born_in → Ida Moon (score 0.23)",
-    ]
-
-
-FIRST = "Port Amber → mayor → m.2 → holder → Mara Quill"
-
-
-@pytest.mark.parametrize(
-    ("settings", "first", "num"),
-    [
-        ({"weighted_plans": False}, f"{FIRST} (score 0.52)", 4),  # .9 of 1.72
-        ({"scores": "hidden", "least_share": 1.0}, FIRST, 4),  # nothing to leave a path out by
-        ({"least_share": 0.0}, f"{FIRST} (score 0.64)", 4),
-        ({"least_share": 0.25}, f"{FIRST} (score 0.75)", 2),
-        ({"least_share": 1.0}, f"{FIRST} (score 1.00)", 1),
-    ],
-)
-def test_plans_may_weigh_alike_scores_be_hidden_and_paths_far_below_the_best_not_be_shown(
-    forty: Forty, settings: dict[str, object], first: str, num: int
-) -> None:
-    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+@pytest.mark.parametrize("case", SHOWN)
+def test_what_is_asked_and_which_paths_are_shown(forty: Forty, case: str) -> None:
+    settings, calls, paths = SHOWN[case]
+    model = says(*calls)
     run(forty, model, **settings)
-    assert (paths_shown(model)[0], len(paths_shown(model))) == (first, num)
+    assert paths_shown(model) == [f"{path} (score {score})" if score else path for path, score in paths]
 
 
 def test_without_the_predictor_all_ends_are_answers(forty: Forty) -> None:
     """Table 4: recall, and little precision. Oto Brandt ends two paths, of .15 and .01."""
-    answered = run(forty, found(retrieved(ScriptedModel())), predictor="none")
+    answered = run(forty, says(*EXPLORED, answer=""), predictor="none")
     assert forty.labels(answered.answer.prediction.answers) == ["Mara Quill", "Oto Brandt", "Ida Moon"]
     assert answered.faithful == (True, True, True)
-    alike = run(forty, found(retrieved(ScriptedModel())), predictor="none", scores="hidden").answer.prediction
+    model = says(*EXPLORED, answer="")
+    alike = run(forty, model, predictor="none", scores="hidden").answer.prediction
     assert (forty.labels(alike.candidates)[0], alike.scores) == ("Oto Brandt", (2, 1, 1))  # the others tie
 
 
@@ -247,12 +250,11 @@ def test_the_model_itself_may_plan(forty: Forty) -> None:
     """Its beam's probabilities are the plans' weights: .6 and .3 of .9."""
     plans = PlanSource(PlanAsker(PlanInstruction(LINES), space=None))
     texts = ("<PATH>mayor<SEP>holder</PATH>", "<PATH>^born_in</PATH>")
-    model = retrieved(ScriptedModel()).on("plan", "[topic]", *texts, scores=(math.log(0.6), math.log(0.3)))
-    model.on("reason", "", "Mara Quill")
+    model = says(*RETRIEVED).on("plan", "[topic]", *texts, scores=(math.log(0.6), math.log(0.3)))
     answered = run(forty, model, plans=plans, entity_scores=False)
     assert [call.instruction for call in answered.calls] == ["score_relations"] * 3 + ["plan", "reason"]
     assert paths_shown(model)[-1] == "Port Amber → ^born_in → Oto Brandt (score 0.17)"  # 1/3 of 2 x 2/3 + 2 x 1/3
-    model = retrieved(ScriptedModel()).on("plan", "", "<PATH>^born_in</PATH>").on("reason", "", "Ida Moon")
+    model = says(RETRIEVED[0], ("plan", "", "<PATH>^born_in</PATH>"), answer="Ida Moon")
     few = run(forty, model, plans=plans, max_calls=3)  # its plan is paid before exploration
     assert [call.instruction for call in few.calls] == ["score_relations", "plan", "reason"]
 
@@ -260,7 +262,7 @@ def test_the_model_itself_may_plan(forty: Forty) -> None:
 def test_a_relation_that_stands_alone_is_taken_without_a_call(forty: Forty) -> None:
     """Nothing but its painter is known of Blue Dunes, and of her nothing but where she was born."""
     plans = planned(("painted_by > born_in", 1.0))
-    model = ScriptedModel().on("reason", "", "Low Ferry")
+    model = says(answer="Low Ferry")
     answered = run(forty, model, id="painted", plans=plans, entity_scores=False)
     assert paths_shown(model) == ["Blue Dunes → painted_by → Ida Moon → born_in → Low Ferry (score 1.00)"]
     assert len(answered.calls) == 1
@@ -287,28 +289,20 @@ def test_a_relation_whose_likelihood_could_not_be_told_is_impossible_beside_the_
 
 def test_without_a_plan_nothing_is_retrieved(forty: Forty) -> None:
     """Table 3, w/o evidence path: the predictor sees the question alone, and it is the only call."""
-    model = ScriptedModel().on("reason", "", "Mara Quill")
+    model = says()
     answered = run(forty, model, plans=PlanSource(FixedPlans({})))
     assert (len(answered.calls), paths_shown(model)) == (1, ["(none)"])
 
 
 def test_many_relations_are_shown_in_several_calls(forty: Forty) -> None:
-    model = ScriptedModel().on("score_relations", "located_in", "1: located_in = 0.20")
-    model.on("score_relations", "mayor", "1: mayor = 0.90").on("reason", "", "m.2")
+    lines = [("score_relations", "located_in", "1: located_in = 0.20"), ("score_relations", "mayor", "1: mayor = 0.90")]
+    model = says(*lines, answer="m.2")
     run(forty, model, relation_batch=2, retriever_depth=1, retriever_width=1, entity_scores=False)
     assert shown(model, "score_relations", "Relations:") == [["located_in", "^born_in"], ["mayor"]]
     assert paths_shown(model) == ["(none)"]  # K = 1: mayor alone, and no plan ends with it
 
 
 # What goes wrong.
-
-
-@pytest.mark.parametrize("text", ["well, who knows", "2: mayor = 0.00\n1: ^born_in = 0.00"])
-def test_a_retriever_that_names_nothing_restricts_nothing(forty: Forty, text: str) -> None:
-    model = ScriptedModel().on("score_relations", "", text).on("reason", "", "Mara Quill")
-    answered = run(forty, model, entity_scores=False, max_paths=3)
-    assert paths_shown(model)[-1] == "Port Amber → mayor → m.1 → until → 1992 (score 0.20)"
-    assert [call.instruction for call in answered.calls] == ["score_relations", "reason"]
 
 
 def test_a_path_of_the_beam_that_names_nothing_ends(forty: Forty) -> None:
@@ -321,20 +315,12 @@ def test_a_path_of_the_beam_that_names_nothing_ends(forty: Forty) -> None:
     assert paths_shown(model) == ["Port Amber → ^born_in → Ida Moon → ^starred → Capital (score 1.00)"]
 
 
-def test_entities_of_an_unreadable_answer_are_neither_good_nor_bad(forty: Forty) -> None:
-    model = retrieved(ScriptedModel()).on("score_entities", "", "hard to say", times=None)
-    model.on("reason", "", "Mara Quill")
-    run(forty, model)
-    # .5 x .5 x .5 twice, .3 x .5 twice
-    assert [path.rsplit(" ", 1)[1] for path in paths_shown(model)] == ["0.27)", "0.27)", "0.23)", "0.23)"]
-
-
 @pytest.mark.parametrize(
     ("max_calls", "made"), [(1, (0, 0)), (2, (1, 0)), (3, (2, 0)), (6, (3, 2)), (7, (3, 3)), (30, (3, 3))]
 )
 def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls: int, made: tuple[int, int]) -> None:
     """The heaviest plans are scored first; the meter, which stops a question for good, never has to."""
-    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    model = says(*EXPLORED)
     metered = Metered(model, meter=Meter(), max_calls=max_calls)
     (answered,) = answer_all(system(forty, max_calls=max_calls), [forty.question("mayor")], forty.search, metered)
     explored = ["score_relations"] * made[0] + ["score_entities"] * made[1]
@@ -344,12 +330,10 @@ def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls
 
 
 def test_topics_are_not_entered_again_unless_the_run_says_so(forty: Forty) -> None:
-    plans = planned(("mayor > ^mayor", 1.0))
-    model = ScriptedModel().on("reason", "", "Port Amber", times=2)
-    how = {"plans": plans, "retriever": False, "entity_scores": False}
-    assert run(forty, model, **how).answer.counts["num_paths"] == 0
+    how = {"plans": planned(("mayor > ^mayor", 1.0)), "retriever": False, "entity_scores": False}
+    assert run(forty, says(), **how).answer.counts["num_paths"] == 0
     free = replace(system(forty, **how), search=replace(forty.search, reenter_topic=True))  # type: ignore[arg-type]
-    (answered,) = answer_all(free, [forty.question("mayor")], free.search, model)
+    (answered,) = answer_all(free, [forty.question("mayor")], free.search, says())
     assert answered.answer.counts["num_paths"] == 2
 
 

@@ -225,37 +225,28 @@ def test_what_is_chosen_leads_and_the_explorers_order_follows(world: World) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "answer", "faithful", "count"),
+    ("text", "answers", "faithful", "count", "num_unsupported", "unmatched"),
     [
-        ("B. 2001", "2001", False, "by_label"),  # its chain jumps from Bob back to Birch
-        ("A. 2003", "1999", True, "num_conflicts"),  # the label wins over a name
-        ("It must have been 2003.", "2003", True, "by_name"),
+        ("B. 2001", ["2001"], (False,), "by_label", 0, ()),  # its chain jumps from Bob back to Birch
+        ("A. 2003", ["1999"], (True,), "num_conflicts", 0, ()),  # the label wins over a name
+        ("It must have been 2003.", ["2003"], (True,), "by_name", 0, ()),
+        ("Flo", ["Flo"], (False,), "by_free", 1, ()),  # in the graph, but nobody came to it
+        ("Drama", ["Drama"], (False,), "by_free", 1, ()),  # a candidate that was not shown
+        ("Ernestine", [], (), "by_free", 0, ("Ernestine",)),  # nothing in the graph bears that name
     ],
 )
-def test_a_candidate_is_chosen_by_its_label_else_by_its_name(
-    world: World, text: str, answer: str, faithful: bool, count: str
+def test_a_candidate_is_chosen_by_its_label_else_by_its_name_and_a_free_answer_has_no_support(
+    world: World,
+    text: str,
+    answers: list[str],
+    faithful: tuple[bool, ...],
+    count: str,
+    num_unsupported: int,
+    unmatched: tuple[str, ...],
 ) -> None:
     answered = world.run(text)
-    assert (world.answers(answered), answered.faithful) == ([answer], (faithful,))
-    assert answered.answer.counts[count] == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "answers", "unmatched", "num_unsupported"),
-    [
-        ("Flo", ["Flo"], (), 1),  # in the graph, but nobody came to it
-        ("Drama", ["Drama"], (), 1),  # a candidate that was not shown
-        ("Ernestine", [], ("Ernestine",), 0),  # nothing in the graph bears that name
-    ],
-)
-def test_a_free_answer_is_kept_and_has_no_support(
-    world: World, text: str, answers: list[str], unmatched: tuple[str, ...], num_unsupported: int
-) -> None:
-    answered = world.run(text)
-    assert (world.answers(answered), answered.answer.unmatched) == (answers, unmatched)
-    assert answered.answer.counts["num_unsupported"] == num_unsupported
-    assert answered.answer.counts["by_free"] == 1
-    assert answered.faithful == (False,) * len(answers)
+    assert (world.answers(answered), answered.faithful, answered.answer.unmatched) == (answers, faithful, unmatched)
+    assert (answered.answer.counts[count], answered.answer.counts["num_unsupported"]) == (1, num_unsupported)
 
 
 def weigh(world: World, *scores: float, **settings: object) -> Answered:
@@ -347,29 +338,25 @@ def test_the_model_may_be_held_to_the_labels(world: World) -> None:
     assert list(constraint.next_pieces(())) == ["A. 1999", "B. 2001", "C. 2003"]
 
 
-@pytest.mark.parametrize(("label", "verdict"), [("2003", True), ("2001", False)])
-def test_a_claim_is_judged_by_what_was_chosen(world: World, ids: Ids, label: str, verdict: bool) -> None:
-    claimed = replace(world, question=replace(world.question, claim=ids(label)[0], verdict=True))
-    assert claimed.run("C. 2003").answer.prediction.verdict is verdict
-
-
 @pytest.mark.parametrize(
-    ("text", "verdict", "answers"),
+    ("claim", "text", "settings", "verdict", "answers"),
     [
-        ("Yes.", True, ["2003"]),
-        ("false", False, ["1999", "2001"]),
-        ("No, it was not made in 2003.", False, ["1999", "2001"]),
-        ("Yes, it was 2003, not 1999.", True, ["2003"]),
+        ("2003", "C. 2003", {}, True, ["2003"]),
+        ("2001", "C. 2003", {}, False, ["2003"]),
+        ("2003", "Yes.", {}, True, ["2003"]),
+        ("2003", "Yes, it was 2003, not 1999.", {}, True, ["2003"]),
+        ("2003", "false", {}, False, ["1999", "2001"]),  # all else that was shown
+        ("2003", "No, it was not made in 2003.", {}, False, ["1999", "2001"]),
+        ("1999", "no", {"num_candidates": 1}, False, []),  # an answer though it leaves no candidate
     ],
 )
-def test_a_claim_may_be_answered_by_yes_or_no(
-    world: World, ids: Ids, text: str, verdict: bool, answers: list[str]
+def test_a_claim_is_judged_by_what_was_chosen_or_said(
+    world: World, ids: Ids, claim: str, text: str, settings: dict[str, object], verdict: bool, answers: list[str]
 ) -> None:
-    """No means all else that was shown."""
-    asked = replace(world.question, text="was it made in 2003?", claim=ids("2003")[0], verdict=True)
-    answered = replace(world, question=asked).run(text)
-    assert (answered.answer.prediction.verdict, world.answers(answered)) == (verdict, answers)
-    assert answered.answer.unmatched == ()
+    question = replace(world.question, text=f"was it made in {claim}?", claim=ids(claim)[0], verdict=True)
+    answered = replace(world, question=question).run(text, **settings)
+    assert (answered.status, answered.answer.prediction.verdict) == ("answered", verdict)
+    assert (world.answers(answered), answered.answer.unmatched) == (answers, ())
 
 
 def test_an_explorer_that_found_nothing_leaves_the_answer_to_the_model(world: World) -> None:
@@ -388,9 +375,3 @@ def test_questions_are_explored_together(world: World, ask: AskFor, ids: Ids) ->
     answered = answer_all(system, [world.question, lone, other], world.walk, model)
     assert [one.status for one in answered] == ["answered", "skipped", "answered"]
     assert world.explored.asked == [world.question.id, other.id]
-
-
-def test_a_no_that_leaves_no_candidate_is_an_answer_all_the_same(world: World, ids: Ids) -> None:
-    claimed = replace(world, question=replace(world.question, claim=ids("1999")[0], verdict=False))
-    answered = claimed.run("no", num_candidates=1)
-    assert (answered.status, answered.answer.prediction.verdict, world.answers(answered)) == ("answered", False, [])

@@ -21,7 +21,7 @@ from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.given import Given, GivenSection
 from tests.conftest import open_run, write_jsonl
 from tests.forty_triples import Forty
-from tests.scripted import ScriptedModel
+from tests.scripted import ScriptedModel, script
 from tests.systems.following import LINES as WHOLE_PATHS
 from tests.systems.following import answer_one, answers, lines_under
 
@@ -158,8 +158,7 @@ def born(tmp_path: Path) -> Path:
         ["Ida Moon", "directed_by", "Salt Road"],  # the other way round
     ]
     line = {"id": "born", "question": "x", "answers": ["Port Amber"], "paths": paths, "scores": [0.1, 0.2, 0.6, 0.1]}
-    (tmp_path / "paths.jsonl").write_text(json.dumps(line), encoding="utf-8")
-    return tmp_path / "paths.jsonl"
+    return write_jsonl(tmp_path / "paths.jsonl", [line])
 
 
 def test_paths_are_followed_in_a_graph_of_its_own_and_those_that_are_not_there_are_counted(
@@ -206,32 +205,32 @@ def test_read_in_several_orders_all_names_are_answers_those_of_more_orders_first
     assert answered.confidence == max(votes.values()) / len(model.asked)
 
 
-def test_one_end_of_a_way_stands_for_all_its_ends_where_that_is_asked(forty: Forty, tmp_path: Path) -> None:
+@pytest.fixture
+def films(tmp_path: Path) -> Path:
+    """Two ways: one relation leads to two films, another to a third."""
+    ends = [("directed_by", "Salt Road"), ("directed_by", "Glass Harbour"), ("starred", "Capital")]
+    line = {"id": "born", "question": "x", "answers": [], "paths": [["Ida Moon", *end] for end in ends]}
+    return write_jsonl(tmp_path / "films.jsonl", [line])
+
+
+def test_one_end_of_a_way_stands_for_all_its_ends_where_that_is_asked(forty: Forty, films: Path) -> None:
     """The reader names one of the two films that one relation leads to; what another relation leads to stays out."""
-    films = [("directed_by", "Salt Road"), ("directed_by", "Glass Harbour"), ("starred", "Capital")]
-    line = {"id": "born", "question": "x", "answers": [], "paths": [["Ida Moon", *film] for film in films]}
-    (tmp_path / "films.jsonl").write_text(json.dumps(line), encoding="utf-8")
 
     def answered(reply: str, *, whole_ways: bool) -> Any:
         model = ScriptedModel().on("reason", "", reply)
-        return answer_one(forty, given(forty, tmp_path / "films.jsonl", whole_ways=whole_ways), "born", model)
+        return answer_one(forty, given(forty, films, whole_ways=whole_ways), "born", model)
 
     assert answers(forty, answered("Glass Harbour.", whole_ways=False)) == ["Glass Harbour"]
     assert answers(forty, answered("Glass Harbour.", whole_ways=True)) == ["Glass Harbour", "Salt Road"]
     assert answered("I do not know.", whole_ways=True).status == "abstained"
 
 
-def test_weighed_ways_are_answers_where_their_first_names_are_probable(forty: Forty, tmp_path: Path) -> None:
+def test_weighed_ways_are_answers_where_their_first_names_are_probable(forty: Forty, films: Path) -> None:
     """A reply holds first names with probabilities: all ends of each way that has a tenth of the best one's."""
-    films = [("directed_by", "Salt Road"), ("directed_by", "Glass Harbour"), ("starred", "Capital")]
-    paths = [["Ida Moon", *film] for film in films]
-    line = {"id": "born", "question": "x", "answers": [], "paths": paths}
-    (tmp_path / "films.jsonl").write_text(json.dumps(line), encoding="utf-8")
 
     def answered(*texts: str, shares: Sequence[float], **settings: Any) -> Any:
         model = ScriptedModel().on("reason", "", *texts, scores=[math.log(one) for one in shares], times=None)
-        system = given(forty, tmp_path / "films.jsonl", names="weighed", **settings)
-        return answer_one(forty, system, "born", model)
+        return answer_one(forty, given(forty, films, names="weighed", **settings), "born", model)
 
     one = answered("Glass Harbour.", "Nobody", "Capital", shares=(0.4, 0.3, 0.2))
     assert answers(forty, one) == ["Salt Road", "Glass Harbour", "Capital"] and len(one.calls) == 1
@@ -254,11 +253,10 @@ def test_of_several_orders_those_that_are_read_count(forty: Forty, born: Path) -
 def test_of_several_orders_of_a_true_false_question_most_verdicts_count(forty: Forty, born: Path) -> None:
     """Yes and no are no two names: the one that more orders give is the verdict."""
     right = replace(forty.question("right"), id="born")
-    model = ScriptedModel().on("reason", "", "No").on("reason", "", "Yes").on("reason", "", "Yes.")
-    answered = answer_one(forty, given(forty, born, orders=3), right, model)
-    assert (answered.answer.prediction.verdict, answered.confidence) == (True, 2 / 3)
-    model = ScriptedModel().on("reason", "", "No, it does not.").on("reason", "", "No.").on("reason", "", "Yes")
-    assert answer_one(forty, given(forty, born, orders=3), right, model).answer.prediction.verdict is False
+    for said, verdict in ((("No", "Yes", "Yes."), True), (("No, it does not.", "No.", "Yes"), False)):
+        model = script(*[("reason", "", one) for one in said])
+        answered = answer_one(forty, given(forty, born, orders=3), right, model)
+        assert (answered.answer.prediction.verdict, answered.confidence) == (verdict, 2 / 3)
 
 
 def test_a_question_that_the_file_does_not_know_is_an_abstention(forty: Forty, born: Path) -> None:
