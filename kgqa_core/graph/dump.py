@@ -33,6 +33,8 @@ from kgqa_core.graph.input_files import check_rejects, read_blocks, syntax_of, w
 KINDS = {**TABLES, "rejects": schemas.REJECTS}  # files of a part
 GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {"rejects": 2**14}  # rows of a row group, about
 
+Progress = Callable[[int, int], None]  # bytes of the file read, of how many
+
 
 @dataclass(frozen=True, slots=True)
 class DumpReport:
@@ -56,6 +58,7 @@ def parse_dump(
     journal: Path,
     options: DumpOptions | None = None,
     threads: int = 1,
+    progress: Progress | None = None,
 ) -> DumpReport:
     """Write what is kept of a dump to ``out_dir``.
 
@@ -70,7 +73,7 @@ def parse_dump(
     options = replace(options or DumpOptions(), is_quads=syntax_of(path) == ".nq")
     try:
         total, num_parts = _open_journal(path, options, journal)
-        blocks = _read(path, options, total["text"]["bytes"], threads)
+        blocks = _read(path, options, total["text"]["bytes"], threads, progress)
         while True:
             check_rejects(
                 _rejects(num_parts, journal),
@@ -120,16 +123,19 @@ def _rejects(num_parts: int, folder: Path) -> Iterator[pa.Table]:
                 yield file.read_row_group(group).cast(schemas.REJECTS)
 
 
-def _read(path: Path, options: DumpOptions, skip: int, threads: int) -> Iterator[Rows]:
+def _read(path: Path, options: DumpOptions, skip: int, threads: int, progress: Progress | None) -> Iterator[Rows]:
     """Yield the rows of the blocks behind byte ``skip`` of the text, in order."""
-    blocks, waiting = read_blocks(path, options.block_bytes, skip), deque[Future[Rows]]()
+    blocks, waiting = read_blocks(path, options.block_bytes, skip), deque[tuple[Future[Rows], int]]()
     with ThreadPoolExecutor(threads) as pool:
         while True:
             wanted = threads + (threads > 1) - len(waiting)  # one is read while all are at work
-            waiting.extend(pool.submit(read_rows, text, options) for text in islice(blocks, wanted))
+            waiting.extend((pool.submit(read_rows, text, options), at) for text, at in islice(blocks, wanted))
             if not waiting:
                 return
-            yield waiting.popleft().result()
+            future, at = waiting.popleft()
+            yield future.result()
+            if progress:
+                progress(at, path.stat().st_size)
 
 
 @contextmanager

@@ -123,8 +123,8 @@ def unpack(path: Path, folder: Path) -> Path:
     return plain
 
 
-def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[bytes]:
-    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads.
+def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the blocks of whole lines of RDF as N-Triples or N-Quads, and how many of its bytes were read so far.
 
     A block ends behind the last line end within ``block_bytes`` (of a longer line: within as many more as it takes).
     So blocks depend on the text alone, and reading may begin at any of them: at byte ``skip`` of the text. Raises
@@ -160,7 +160,7 @@ def read_blocks(path: Path, block_bytes: int, skip: int) -> Iterator[bytes]:
                 end = end or len(text)  # the last line of the file may lack its end
                 rest = text[end:]
                 at += end
-                yield text[:end] if rest else text
+                yield (text[:end] if rest else text), file.tell()
 
 
 def syntax_of(path: Path) -> str:

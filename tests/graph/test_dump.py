@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph import dump as dump_module
 from kgqa_core.graph.dump import DumpReport, parse_dump
-from kgqa_core.graph.dump_rows import DumpOptions, Rows, Statement, literal_label, parse_line
+from kgqa_core.graph.dump_rows import DumpOptions, Statement, literal_label, parse_line
 from kgqa_core.profiles import FREEBASE, label_of_iri
 from tests.graph import dump_lines as lines
 
@@ -158,43 +156,27 @@ class Stop(Exception):
     pass
 
 
-def watch(patch: pytest.MonkeyPatch, done: Callable[[], None]) -> None:
-    """Call ``done`` whenever a block's rows are taken."""
-
-    def watched(*given: Any) -> Iterator[Rows]:
-        for rows in read(*given):
-            yield rows
-            done()
-
-    read = dump_module._read
-    patch.setattr(dump_module, "_read", watched)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_stopped_parse_goes_on_from_its_journal(
-    dump: Path, tmp_path: Path, expected: Contents, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_parse_goes_on_from_its_journal(dump: Path, tmp_path: Path, expected: Contents, threads: int) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
-    taken, left = [0], [10**9]
+    whole: list[int] = []
+    parse(dump, out, progress=lambda done, size: whole.append(done))
+    taken = []
+    for stop_after in (30, 3, 50, 10**9):
+        left = iter(range(stop_after))
 
-    def count() -> None:
-        taken[-1] += 1
-        left[0] -= 1
-        if left[0] < 0:
-            raise Stop
+        def count(done: int, size: int, left: object = left) -> None:
+            taken.append(done)
+            if next(left, None) is None:  # type: ignore[call-overload]
+                raise Stop
 
-    watch(monkeypatch, count)
-    parse(dump, out)
-    for left[0] in (30, 3, 50, 10**9):
-        taken.append(0)
         try:
-            parse(dump, out, threads=threads, journal=journal)
+            parse(dump, out, threads=threads, journal=journal, progress=count)
         except Stop:
             assert not any(out.iterdir())
     assert contents(out) == expected
     # Only unfinished parts were taken again.
-    whole, *again = taken
-    assert whole < sum(again) < whole + 3 * (SMALL.blocks_per_part + 1)
+    assert len(whole) < len(taken) < len(whole) + 3 * (SMALL.blocks_per_part + 1)
 
 
 def test_a_journal_of_other_options_or_with_a_damaged_part_changes_no_byte(
@@ -255,14 +237,11 @@ def test_a_truncated_stream_leaves_nothing(dump: Path, tmp_path: Path) -> None:
         assert not journal.exists()
 
 
-def test_too_many_malformed_lines_stop_a_parse_early(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_malformed_lines_stop_a_parse_early(dump: Path, tmp_path: Path) -> None:
     options = DumpOptions(block_bytes=512, blocks_per_part=4, max_reject_ratio=0.01)
-    read: list[None] = []
-    watch(monkeypatch, lambda: read.append(None))
+    read = []
     with pytest.raises(InputError, match=r"rows rejected .*allowed 1 %") as caught:
-        parse(dump, tmp_path, options)
+        parse(dump, tmp_path, options, progress=lambda done, size: read.append(done))
     assert str(caught.value).count("dump.nt.gz:") == 5
     assert len(read) <= options.blocks_per_part + 1
     assert not any(tmp_path.iterdir())

@@ -98,7 +98,7 @@ TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number * 7 % 90)) for number 
 
 
 def blocks_of(path: Path, block_bytes: int, skip: int = 0) -> list[bytes]:
-    return list(read_blocks(path, block_bytes, skip))
+    return [text for text, _ in read_blocks(path, block_bytes, skip)]
 
 
 def cut(text: bytes, block_bytes: int) -> list[bytes]:
