@@ -22,7 +22,7 @@ import httpx
 from kgqa_core.errors import EndpointError, UnableError, nearest, shorten
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.constraints import finite_texts
-from kgqa_core.lm.endpoint_http import Reply, Server, dig, whole
+from kgqa_core.lm.endpoint_http import Reply, Server, dig, error_of, whole
 from kgqa_core.lm.types import GREEDY, Answer, Decoding, EndpointLmSection, Generation, Prompt
 
 MAX_COUNTS = 100_000  # prompts whose number of tokens is remembered
@@ -142,30 +142,24 @@ class Endpoint:
     def stream_scores(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> Iterator[Answer]:
         """Yield the log-likelihoods of each prompt's options, end token left out, with what all requests for it cost.
 
-        A prompt is sent alone, and once with each option behind it; the difference counts (vLLM's ``echo`` with
-        ``logprobs`` on ``/completions``). UnableError where the server cannot tell it; else raises as ``stream``.
+        A prompt is sent alone, and once with each option behind it; the difference counts. vLLM tells it, by
+        ``prompt_logprobs`` of a chat and by ``echo`` of ``/completions``. UnableError where the server cannot; else
+        raises as ``stream``.
         """
-        section = self._section
-        if section.api != "completions":
-            raise UnableError(
-                f"{section.url}: the chat API cannot tell the log-likelihood of given texts. Set lm.api: "
-                "completions where the server is vLLM, or use a local model"
-            )
-        texts = [plain_text(prompt) for prompt in prompts]
         pairs = [
-            (index, text + option)
-            for index, (text, own) in enumerate(zip(texts, options, strict=True))
+            (index, prompt, option)
+            for index, (prompt, own) in enumerate(zip(prompts, options, strict=True))
             for option in dict.fromkeys(["", *own])
         ]
-        left, found = Counter(index for index, _ in pairs), [dict[str, _Weighed]() for _ in prompts]
+        left, found = Counter(index for index, _, _ in pairs), [dict[str, _Weighed]() for _ in prompts]
         for index, text, weighed in self._server.each(pairs, partial(self._weigh, self.model if pairs else "")):
             found[index][text] = weighed
             left[index] -= 1
             if left[index]:
                 continue
-            alone, generations = found[index][texts[index]], list[Generation]()
+            alone, generations = found[index][""], list[Generation]()
             for option in options[index]:
-                one = found[index][texts[index] + option]
+                one = found[index][option]
                 given = one.num_tokens + (0 if generations else alone.num_tokens)
                 likely = one.log_prob - alone.log_prob
                 lost = Generation("", num_tokens=given, problem="bad_response")
@@ -174,24 +168,34 @@ class Endpoint:
             size, seconds = sum(one.num_prompt_tokens for one in all_of_it), math.fsum(one.seconds for one in all_of_it)
             yield Answer(index, generations, size, seconds)
 
-    async def _weigh(self, model: str, client: httpx.AsyncClient, pair: tuple[int, str]) -> tuple[int, str, _Weighed]:
-        """Return how likely a text is as a whole."""
-        (index, text), begun = pair, time.perf_counter()
-        if not text:
-            return index, text, _Weighed(0.0, 0, 0, 0.0)
+    async def _weigh(
+        self, model: str, client: httpx.AsyncClient, pair: tuple[int, Prompt, str]
+    ) -> tuple[int, str, _Weighed]:
+        """Return how likely a prompt is with an option behind it, as a whole."""
+        (index, prompt, option), begun = pair, time.perf_counter()
         # One token has to be generated: vLLM had versions that refuse 0.
-        how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-        reply = await self._post(client, {**self._section.extra, "model": model, "prompt": text, **how})
+        body: dict[str, Any] = {**self._section.extra, "model": model, "max_tokens": 1, "temperature": 0}
+        if self._section.api == "chat":
+            body |= {"messages": messages(prompt), "prompt_logprobs": 0}
+            if option:
+                body["messages"] += [{"role": "assistant", "content": option}]
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+        elif text := plain_text(prompt) + option:
+            body |= {"prompt": text, "echo": True, "logprobs": 1}
+        else:
+            return index, option, _Weighed(0.0, 0, 0, 0.0)
+        reply = await self._post(client, body)
         if reply.problem == "unreachable":
             await self._raise_if_gone(client)
-        total = -math.inf if reply.problem else read_echo(reply.content)
+        is_unknown = reply.problem == "refused" and "prompt_logprobs" in "".join(error_of(reply.content))
+        total = None if is_unknown else -math.inf if reply.problem else read_echo(reply.content)
         if total is None:
             raise UnableError(
-                f"{self._section.url} does not tell the log-probabilities of given texts (echo with logprobs on "
-                "/completions, as vLLM does). Use another server, or a local model"
+                f"{self._section.url} does not tell the log-probabilities of given texts, as vLLM does "
+                "(prompt_logprobs of a chat, echo of /completions). Use another server, or a local model"
             )
         read, given = (whole(dig(reply.content, "usage", name)) or 0 for name in ("prompt_tokens", "completion_tokens"))
-        return index, text, _Weighed(total, read, given, time.perf_counter() - begun)
+        return index, option, _Weighed(total, read, given, time.perf_counter() - begun)
 
     async def _raise_if_gone(self, client: httpx.AsyncClient) -> None:
         """Raise EndpointError where nobody is there any more; else it was a prompt that breaks the connection."""
@@ -283,7 +287,8 @@ class Endpoint:
                 f"lm.model = {shorten(model)} is not served by {section.url}. Served: "
                 f"{shorten(', '.join(models)) if models else 'nothing'}{f'; did you mean {near[0]}?' if near else ''}"
             )
-        told = models[model].get("max_model_len")  # of vLLM
+        told = models[model].get("max_model_len")  # of vLLM, which tells it of an adapter's base alone
+        told = dig(models, str(models[model].get("parent")), "max_model_len") if told is None else told
         if told is None and models[model].get("owned_by") == "llamacpp":
             props = await self._server.request(client, f"{self._root}/props")
             told = dig(props.content, "default_generation_settings", "n_ctx")
@@ -373,6 +378,8 @@ def read_echo(content: object) -> float | None:
     where a number stands in its place, the server ignored ``echo`` and tells of the generated token alone.
     """
     values = dig(content, "choices", 0, "logprobs", "token_logprobs")
+    if isinstance(told := dig(content, "prompt_logprobs"), list):  # of a chat: of each token by its id, one for 0
+        values = [dig(next(iter(one.values()), None), "logprob") if isinstance(one, dict) else None for one in told]
     size = whole(dig(content, "usage", "prompt_tokens"))
     if not isinstance(values, list) or not size or len(values) < size or values[0] is not None:
         return None

@@ -303,7 +303,7 @@ class EndpointLmSection(ModelSection):
     identity: str = ""  # stands for the url in the call store, where a model moves between hosts; say its revision too
     # Environment variable that holds the key; empty: the server wants none.
     key_variable: Annotated[str, AfterValidator(_variable)] = ""
-    api: Literal["chat", "completions"] = "chat"  # completions: no chat template; the only one that can score
+    api: Literal["chat", "completions"] = "chat"  # completions: no chat template
     choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
     beams: bool = False  # does the server search with beams (vLLM's use_beam_search)?
     log_probs: bool = True  # ask for them

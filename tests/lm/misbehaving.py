@@ -68,6 +68,12 @@ def answer(body: dict[str, Any], script: Script) -> dict[str, Any]:
     chat = "messages" in body
     text = text_of(body)
     words = text.split()
+    if "prompt_logprobs" in body and script.echoes:  # of all turns, and of the word that a template begins with
+        words = ["user:", *(word for turn in body["messages"] for word in turn["content"].split())]
+        told = [None, *({str(len(word)): {"logprob": -len(word) / 4, "rank": 1}} for word in words[1:])]
+        choice = {"index": 0, "message": {"role": "assistant", "content": "more"}}
+        usage = {"prompt_tokens": len(words), "completion_tokens": 1}
+        return {"choices": [choice], "usage": usage, "prompt_logprobs": told}
     if body.get("echo") and script.echoes:
         values = [None, *(-len(word) / 4 for word in words[1:]), -9.0]
         choice = {
@@ -288,6 +294,7 @@ REFUSALS: dict[str, tuple[int, object]] = {
     "quota": (429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}),
     "no credit": (402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}}),
     "moved": (308, {}),
+    "no prompt_logprobs": (400, {"error": {"message": "Unrecognized request argument supplied: prompt_logprobs"}}),
     "no api": (404, {"detail": "Not Found"}),
 }
 

@@ -94,22 +94,6 @@ def test_tokens_are_those_that_the_server_counts(server: Script, opened: Open, d
     assert len(texts) == decoding.num_returns
 
 
-def test_a_score_costs_each_request_that_is_made_for_it(server: Script, opened: Open, tmp_path: Path) -> None:
-    asked = [Prompt("is it so? ", question_id="q1"), Prompt("or so? ", question_id="q2")]
-    options = [["yes", "never ever"], ["no"]]
-    for paid in (True, False):  # then from the store
-        with CallStore(tmp_path) as store:
-            metered = around(opened(api="completions"), store=store)
-            metered.score(asked, options)
-        usage = metered.meter.usage()
-        charged, pays = (
-            [usage[f"{kind}_{what}"] for what in ("calls", "prompt_tokens", "tokens")] for kind in ("num", "paid")
-        )
-        assert charged == [2, (3 + 4 + 5) + (2 + 3), 3 + 2]
-        assert pays == (charged if paid else [0, 0, 0])
-    assert len(server.asked()) == 5
-
-
 def test_a_server_that_gives_one_text_at_a_time_is_asked_again_with_other_seeds(server: Script, opened: Open) -> None:
     server.max_n = 1
     texts = [generation.text for generation in opened().generate([Prompt("x")], sampled(3))[0]]
@@ -380,21 +364,3 @@ def test_a_run_whose_calls_are_kept_needs_no_server(server: Script, opened: Open
     gone = opened(identity="lab", model="tiny", url="http://127.0.0.1:9/v1")
     with CallStore(tmp_path) as store:
         assert Metered(gone, meter=Meter(), store=store).generate([Prompt("x")]) == said
-
-
-def test_scores_are_what_the_option_adds_to_the_prompt(opened: Open) -> None:
-    endpoint = opened(api="completions")
-    scores = endpoint.score([Prompt("is it so? "), Prompt("")], [["yes", "never ever"], ["one two"]])
-    assert scores == [[-3 / 4, -(5 + 4) / 4], [-3 / 4]]
-
-
-def test_a_failed_score_is_minus_infinity_and_a_server_that_cannot_tell_raises(server: Script, opened: Open) -> None:
-    server.always["a b"] = "empty choices"
-    server.always["a c"] = "too long"
-    endpoint = opened(api="completions")
-    assert endpoint.score([Prompt("a ")], [["c", "dd"]]) == [[float("-inf"), -0.5]]
-    server.echoes = False
-    with pytest.raises(UnableError, match="does not tell the log-probabilities"):
-        endpoint.score([Prompt("a ")], [["d"]])
-    with pytest.raises(UnableError, match="chat API cannot tell"):
-        opened().score([Prompt("a ")], [["d"]])
