@@ -267,11 +267,12 @@ def _doubts(path: Path, graph: Mapping[str, Any], *, has_names: bool) -> Iterato
         )
     separator = graph.get("delimiter") or SEPARATOR_OF.get(form)
     lines = first_fields(path, separator, form == "csv", LINES_TRIED) if separator else []
-    below = lines[1:] or lines  # the first may be a header
-    padded = [[field for field in line.fields if field.strip() not in ("", field)] for line in below]
-    if padded and all(padded):
-        one = padded[0][0]
+    below = [line.fields for line in lines[1:] or lines]  # the first may be a header
+    padded = [[field for field in fields if field.strip() not in ("", field)] for fields in below]
+    if padded and all(padded) and (one := padded[0][0]):
         yield f"blanks around a field count: {one!r} is not {one.strip()!r}. Remove those that you do not mean"
+    if form == "tsv" and (quoted := [one for fields in below for one in fields if re.fullmatch('".+"', one)]):
+        yield f'quotes count in TSV: {quoted[0]}. If they only enclose fields: format: csv, delimiter: "\\t"'
 
 
 def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
@@ -350,8 +351,7 @@ def render(out: Path, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         return text.removesuffix("\n").removesuffix("\n...")
 
     num_train = sizes.get("train", 0)
-    small = num_train < FEW
-    told = "few: small batches give more steps" if small else "enough for batches of the usual size"
+    told = "few: small batches give more steps" if num_train < FEW else "enough for batches of the usual size"
     lines = [
         f"# Written by kgqa init; every setting is yours to change. Then: kgqa run {shlex.quote(out.name)}",
         "dataset:",
@@ -369,7 +369,7 @@ def render(out: Path, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         "",
         "explorer: # no epochs: 15, or 1,800 steps if these are more, and about 2 CPU minutes at most",
         f"  steps: {walk.steps} # {walk.why_steps}",
-        f"  batch_size: {8 if small else 32} # {num_train} training questions are {told}",
+        f"  batch_size: {8 if num_train < FEW else 32} # {num_train} training questions are {told}",
     ]
     if sizes.get("test") and sizes.get("dev") and num_train < MANY:
         lines += [f"  learn_dev: true # dev questions ({sizes['dev']}) teach more than they tell; false: they choose"]

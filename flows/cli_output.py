@@ -30,6 +30,7 @@ PERCENT = "all figures in percent"
 NUM_REJECTS = 5  # shown
 NUM_CANDIDATES = 10  # shown
 MAX_ROWS = 15  # of results
+CELL_CHARACTERS = 500  # of a value that is printed in a table
 NUM_RELATIONS = 10  # shown of those whose triples changed
 CHANGES_TITLE, CHANGES_HEADER = "Changes since the last build", ("of", "before", "now", "in", "out")
 
@@ -64,6 +65,12 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
     console.print(Text(plain(title if table.rows else f"{title}: none"), style="bold"))
     if table.rows:
         console.print(table)
+
+
+def show_cell(value: object) -> str:
+    """Return a value as text of bounded length; nothing for null."""
+    text = "" if value is None else str(value)
+    return text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}… ({len(text)} characters)"
 
 
 def print_scores(figures: Mapping[str, Any]) -> None:
@@ -179,8 +186,8 @@ def print_answer(answer: Answer) -> None:
         say(f"Nothing was found from {topics}.")
         return
     rows = [
-        ("*" if candidate.is_answer else "", candidate.name, f"{candidate.score:.2f}", candidate.path)
-        for candidate in answer.candidates[:NUM_CANDIDATES]
+        ("*" if one.is_answer else "", show_cell(one.name), f"{one.score:.2f}", show_cell(one.path))
+        for one in answer.candidates[:NUM_CANDIDATES]
     ]
     print_table(f"From {topics} (* an answer; scores in percent)", ("", "candidate", "score", "evidence"), rows)
 
@@ -202,7 +209,9 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
     by = "" if reply.answered_by in ("", "lm") else f" ({reply.answered_by})"  # no language model answered
     title = f"{reply.system}{by} from {topics}: {reply.status}{sure}; {spent}{legend}"
     shown = reply.candidates[:NUM_CANDIDATES]
-    rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
+    rows = [
+        ("*" if one.is_answer else "", show_cell(one.name), f"{one.score:.3f}", show_cell(one.path)) for one in shown
+    ]
     print_table(title, ("", "candidate", "score", "evidence"), rows)
     if reply.verdict is not None:
         say(f"verdict: {'true' if reply.verdict else 'false'}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_output import print_json, print_table, say
+from flows.cli_output import print_json, print_table, say, show_cell
 from flows.cli_session import Conf, Json, Settings, make_console, open_run, working
 from kgqa_core.errors import counted
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
 
 NUM_ROWS = 100  # printed, unless --limit says otherwise
-CELL_CHARACTERS = 300  # of a value that is printed in a table
 LEAST_WIDTH = 10  # of a column; where there is less, each row is a table of its own
 
 
@@ -136,9 +135,3 @@ def print_answer(document: dict[str, Any]) -> None:
         if document["more"]:
             there, printed = ("more", "more") if shown else ("rows", "N")
             typer.echo(f"There are {there}: --limit N prints {printed} of them, --out FILE writes all.")
-
-
-def show_cell(value: object) -> str:
-    """Return a value as text of bounded length; nothing for null."""
-    text = "" if value is None else str(value)
-    return text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}… ({len(text)} characters)"

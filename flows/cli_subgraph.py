@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from flows.cli_output import print_table
+from flows.cli_output import print_table, show_cell
 from flows.cli_session import Conf, Settings, open_run, working
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import counted
@@ -155,7 +155,7 @@ def print_neighbourhood(found: Neighbourhood, limit: int) -> None:
     graph = found.graph
     topics = ", ".join(shown(graph.label_of(topic), graph.name_of(topic)) for topic in found.topics)
     title = f"{counted(len(found), 'triple')} of {counted(found.num_entities, 'entity')} around {topics or 'no topic'}"
-    rows = [(shown(*row[:2]), row[2], shown(*row[3:])) for row in found.rows(limit)]
+    rows = [(show_cell(shown(*row[:2])), row[2], show_cell(shown(*row[3:]))) for row in found.rows(limit)]
     print_table(title, ("head", "relation", "tail"), rows)
     if len(found) > limit:
         typer.echo(f"… and {len(found) - limit:,} more: --limit N, or all of them with --format tsv, jsonl or parquet")

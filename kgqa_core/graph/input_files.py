@@ -276,7 +276,7 @@ def texts_table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Ta
 
 
 def column_texts(column: pa.ChunkedArray) -> pa.Array:
-    """Return values as texts, "" where one is missing; whole numbers have no exponent, whatever their type."""
+    """Return values as texts, "" where one is missing; whole numbers and times are alike whatever their type."""
     texts = column.cast(pa.string()).combine_chunks().fill_null("")
     if pa.types.is_floating(column.type):
         whole = (numbers := column.cast(pa.float64()).combine_chunks()).cast(pa.int64(), safe=False)
@@ -284,6 +284,9 @@ def column_texts(column: pa.ChunkedArray) -> pa.Array:
         texts = pc.case_when(pc.make_struct(is_whole, pc.is_nan(numbers)), whole.cast(pa.string()), "", texts)
     if pa.types.is_decimal(column.type):
         texts = pc.replace_substring_regex(texts, r"^(0)E-\d+$|\.0+$", r"\1")
+    if pa.types.is_timestamp(column.type):  # without zeros behind the seconds and, without a zone, of midnight
+        zeros = r"( 00:00:00)?\.0+$|(?:\.0+|(\.\d*[1-9])0+)(Z|[+-]\d{4})?$"
+        texts = pc.replace_substring_regex(texts, zeros, r"\2\3")
     return texts
 
 

@@ -15,14 +15,15 @@ import pytest
 from rich.console import Console
 
 from flows import cli_session
-from flows.cli_output import print_reply, print_summary
+from flows.cli_output import print_answer, print_reply, print_summary
 from flows.cli_session import SHOW_AFTER, ProgressBars, working
-from flows.one_question import SystemReply
+from flows.one_question import SystemLine, SystemReply
 from flows.question_file import needed_stages
 from flows.score import score_file
 from flows.summary import RESULTS, RunSummary
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import LinkError
+from kgqa_core.run.ask import Answer, AnswerLine
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.types import AskedCall
 from tests.conftest import TOWNS, kgqa, write_jsonl
@@ -321,3 +322,13 @@ def test_an_answer_says_that_no_language_model_gave_it(
     """An oracle knows the run's own questions alone: of any other it says that it does not know."""
     print_reply(SystemReply("rog", player, "?", ("Rome",), "abstained", (), (), None, (), 0, 0.0), False)
     assert capsys.readouterr().out.startswith(f"{shown} from Rome: abstained;")
+
+
+def test_an_abstract_among_the_candidates_floods_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "Rome is old. " * 5000
+    path = f"(Rome, abstract, {text})"
+    print_answer(Answer("?", ("Rome",), (AnswerLine(text, text, 100.0, True, path),)))
+    line = SystemLine(text, text, 1.0, True, True, path)
+    print_reply(SystemReply("rog", "lm", "?", ("Rome",), "answered", (line,), (), None, (), 0, 0.0), False)
+    printed = capsys.readouterr().out
+    assert len(printed) < 8000 and printed.count("Rome is old.") > 40

@@ -298,6 +298,17 @@ def test_blanks_around_fields_are_told_since_they_make_other_entities(files: Pat
     assert "blanks" not in kgqa("init", "g.txt", "questions.jsonl", "--force").stderr
 
 
+def test_quotes_around_fields_of_a_tsv_are_told_and_the_advice_reads_them(files: Path) -> None:
+    rows = [[f'"{field}"' for field in line.split("\t")] for line in TRIPLES]
+    (files / "g.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    told = kgqa("init", "g.tsv", "questions.jsonl").stderr
+    assert f"! g.tsv: quotes count in TSV: {rows[1][0]}." in told and 'format: csv, delimiter: "\\t"' in told
+    assert init("triples.tsv", "questions.jsonl").stderr == ""
+    text = (files / "my.yaml").read_text("utf-8").replace("triples.tsv", "g.tsv")
+    (files / "my.yaml").write_text(text.replace("format: tsv", 'format: csv\n    delimiter: "\\t"'), encoding="utf-8")
+    assert kgqa("build", "my.yaml").exit_code == 0
+
+
 def test_files_that_are_read_past_are_named_and_nothing_is_scored_on_a_split_without_questions(files: Path) -> None:
     (files / "questions").mkdir()
     for name, people in (("train", range(12)), ("Test", range(12, 16))):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -305,6 +306,20 @@ def test_numbers_with_a_point_are_whole_where_they_can_be_and_none_where_missing
     pq.write_table(pa.table({"head": list("abcde"), "relation": ["r"] * 5, "tail": tails}), path)
     rows, _ = parse(path, "parquet")
     assert [tail for _, _, tail in rows] == ["1954", "0", "10000000000", "-10.5000000000", "1.5E-9"]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_a_time_is_the_same_in_all_units_and_midnight_without_a_zone_is_the_day(tmp_path: Path, unit: str) -> None:
+    path, day = tmp_path / "kb.parquet", datetime(1815, 12, 10)
+    times = [day, day.replace(hour=9), day.replace(microsecond=50_000)]
+    for zone, behind in (
+        (None, ["", " 09:00:00", " 00:00:00.05"]),
+        ("UTC", [" 00:00:00Z", " 09:00:00Z", " 00:00:00.05Z"]),
+    ):
+        tails = pa.array(times, pa.timestamp(unit, zone))
+        pq.write_table(pa.table({"head": list("abc"), "relation": ["r"] * 3, "tail": tails}), path)
+        rows, _ = parse(path, "parquet")
+        assert [tail for _, _, tail in rows] == [f"1815-12-10{one}" for one in behind]
 
 
 @pytest.mark.slow

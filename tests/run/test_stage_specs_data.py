@@ -13,7 +13,7 @@ import pytest
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
-from kgqa_core.errors import ConfigError
+from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of
@@ -86,6 +86,11 @@ def test_a_folder_of_lines_is_one_graph(films: Path) -> None:
     (deeper / "part-2.csv.gz").touch()
     with pytest.raises(ConfigError, match=r"year=2024/part-2\.csv\.gz lies deeper and would be left out"):
         specs_of(films, "dataset.graph={format: csv, path: parts}")
+    shutil.rmtree(deeper)
+    (deeper.parent / "part-3.csv").symlink_to("nowhere.csv")
+    pipeline = Pipeline(read_config(films, ["dataset.graph={format: csv, path: parts}"]))
+    with pytest.raises(InputError, match=r"part-3\.csv does not exist"):
+        pipeline.make("graph")
 
 
 def test_a_folder_of_parquet_files_is_one_graph(films: Path) -> None:

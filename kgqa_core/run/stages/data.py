@@ -92,7 +92,7 @@ def triple_files(graph: base.GraphSection | base.DumpSection) -> list[Path]:
         return [graph.path] if graph.path else []
 
     def is_one(entry: Path) -> bool:
-        return entry.name.lower().endswith(suffixes) and entry.is_file()
+        return entry.name.lower().endswith(suffixes) and not entry.is_dir()  # a link that leads nowhere is an error
 
     found = sorted(filter(is_one, graph.path.iterdir()))
     for entry in sorted({*graph.path.iterdir()} - {*found}):
