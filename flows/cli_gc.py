@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.cli_output import print_json, print_table
-from flows.cli_session import Json, working
+from flows.cli_session import Json, read_run, working
 
 MB = 1e6
 
@@ -43,10 +43,10 @@ def gc(
       kgqa gc conf/nightly.yaml --last 7 --delete
       kgqa gc --pin nightly
     """
-    from kgqa_core.config_file import home_here, read_config
+    from kgqa_core.config_file import home_here
     from tasks import garbage
 
-    config = read_config(conf) if conf else None
+    config = read_run(conf) if conf else None
     home = config.runtime.home if config else home_here()
     if pin is not None:
         garbage.pin(home, pin)

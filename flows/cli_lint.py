@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli_output import PERCENT, print_json, print_table, say, show_percent
-from flows.cli_session import Conf, Json, Settings, open_run, working
+from flows.cli_session import Conf, Json, Settings, open_run, run_missing, working
 
 if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
@@ -43,8 +43,6 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """
     pipeline = open_run(conf, settings)
     with working("checking"):
-        from flows.run import run_missing
-
         run_missing(pipeline, "graph", "questions")
         if pipeline.use_accepted():
             say("The last build is not the accepted one: this is the accepted one.", err=True)

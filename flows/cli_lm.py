@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli_output import PERCENT, print_json, print_rejects, print_table
-from flows.cli_session import Conf, Json, Settings, open_run, working
+from flows.cli_session import Conf, Json, Settings, open_run, run_missing, working
+from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from flows.plan_scores import PlannerScore
@@ -39,7 +40,6 @@ def score_plans(
     plans_of(pipeline)
     with working("scoring plans"):
         from flows.question_file import require_places
-        from flows.run import run_missing
 
         require_places(questions)
         run_missing(pipeline, *planner_keys(pipeline))
@@ -91,8 +91,6 @@ def lm_info(
     """
     pipeline = open_run(conf, settings)
     with working("measuring"):
-        from flows.run import run_missing
-
         if "lm" in pipeline.specs:
             run_missing(pipeline, "lm")
         facts = _tuning_facts(pipeline) if train else model_facts(pipeline)
@@ -118,7 +116,6 @@ def model_facts(pipeline: Pipeline) -> dict[str, Any]:
 
 def _tuning_facts(pipeline: Pipeline) -> dict[str, Any]:
     from flows.train_memory import training_memory
-    from kgqa_core.errors import ConfigError
     from kgqa_core.run.open import base_weights
 
     config, weights = pipeline.config, base_weights(pipeline)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_session import open_run, working
-from kgqa_core.errors import counted
+from flows.cli_session import open_run, run_missing, working
+from kgqa_core.artifacts import written_whole
+from kgqa_core.errors import ConfigError, InputError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,8 +59,6 @@ def make_questions(
     """
     import numpy as np
 
-    from kgqa_core.artifacts import written_whole
-    from kgqa_core.errors import ConfigError
     from kgqa_core.run.open import graph_of
 
     files = {split: out / f"{split}.jsonl" for split in ("train", "dev")}
@@ -86,9 +85,6 @@ def _built(path: Path, names: Path | None, out: Path, max_rejected: float | None
     given = {"names": names and str(names.absolute()), "max_reject_ratio": max_rejected}
     told = {key: value for key, value in given.items() if value is not None}
     if path.suffix in (".yaml", ".yml"):
-        from flows.run import run_missing
-        from kgqa_core.errors import ConfigError
-
         if told:
             raise ConfigError(f"{path} says itself what its graph is: write dataset.graph.{next(iter(told))} there")
         pipeline = open_run(path, [])
@@ -108,7 +104,6 @@ def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> 
     """
     import numpy as np
 
-    from kgqa_core.errors import InputError
     from kgqa_core.graph.follow import follow_layers
     from kgqa_core.instructions.plan import PathConstraints
 

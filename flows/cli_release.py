@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flows.cli_output import print_json, print_table
-from flows.cli_session import Conf, Json, Settings, working
-
-if TYPE_CHECKING:
-    from kgqa_core.config import RunConfig
+from flows.cli_session import Conf, Json, Settings, read_run, working
 
 To = Annotated[str | None, typer.Option("--to", metavar="RELEASE", help="Which one: its id, or how that begins.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for kgqa history.")]
@@ -51,7 +48,7 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
     with working("reading"):
         from tasks.release import champion_of, releases_of
 
-        releases = releases_of(read(conf, settings))
+        releases = releases_of(read_run(conf, settings))
         moves = releases.moves()
         champion, ids = champion_of(moves), releases.ids()
     if as_json:
@@ -68,7 +65,7 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
 
 def move_and_print(conf: Conf, settings: Settings, to: str | None, why: str, as_json: bool, *, back: bool) -> None:
     """Move the champion and say what came of it."""
-    config = read(conf, settings)
+    config = read_run(conf, settings)
     with working("rolling back" if back else "promoting"):
         from flows.gated import move_champion
         from tasks.release import releases_of
@@ -82,10 +79,3 @@ def move_and_print(conf: Conf, settings: Settings, to: str | None, why: str, as_
         typer.echo(f"{champion.id} is the champion already: nothing moved")
     else:
         typer.echo(f"{move.kind}: {move.from_release or 'none'} -> {champion.id} ({why})")
-
-
-def read(conf: Conf, settings: Settings) -> RunConfig:
-    """Read a run configuration, as the user gave it."""
-    from kgqa_core.config_file import read_config
-
-    return read_config(conf, settings or ())

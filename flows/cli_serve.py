@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_session import Conf, Settings, working
+from flows.cli_session import Conf, Settings, read_run, working
 
 
 def serve(
@@ -21,11 +21,10 @@ def serve(
     Example:
       kgqa serve conf/nightly.yaml --port 8000
     """
-    from kgqa_core.config_file import read_config
     from tasks.release import releases_of
     from tasks.services import require_free
 
-    config = read_config(conf, settings or ())
+    config = read_run(conf, settings)
     require_free(host, port, "--port")
     with working("serving"):
         from tasks.serving import serve as serve_champion

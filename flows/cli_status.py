@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from flows.cli_output import print_json, print_status, print_table, say
 from flows.cli_session import Json, Settings, as_given, open_run, with_conf, working
+from kgqa_core.artifacts import Artifact
 from kgqa_core.errors import ArtifactError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MB, GB = 1e6, 1e9
 
@@ -36,9 +36,6 @@ def status(
     if conf is None:
         show_home(as_json)
         return
-    from dataclasses import asdict
-
-    from kgqa_core.artifacts import Artifact
     from tasks.outbox import killed, refused, waiting
 
     pipeline, accepted, lost = open_run(conf, settings), dict[str, Artifact](), ""

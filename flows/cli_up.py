@@ -10,6 +10,7 @@ import typer
 
 from flows.cli_output import print_json, print_table
 from flows.cli_session import Json, working
+from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from tasks.services import Services
@@ -103,8 +104,6 @@ def down(as_json: Json = False) -> None:
 
 def deployments_file(given: Path | None) -> Path:
     """Return the file of deployments: the one given, of this folder, or that comes with kgqa; ConfigError without."""
-    from kgqa_core.errors import ConfigError
-
     tried = [given] if given else [Path.cwd() / FILE, PROJECT / FILE]
     if found := next((file for file in tried if file.is_file()), None):
         return found
@@ -119,8 +118,6 @@ def require_as_asked(
     host: str | None,
 ) -> None:
     """Raise ConfigError where what runs already has not the workers, deployments, ports or address asked for."""
-    from kgqa_core.errors import ConfigError
-
     lacking = [f"a worker of {pool}" for pool in pools or () if pool not in services.pools]
     if deployments is not None and str(deployments.resolve()) != services.deployments:
         lacking.append(f"the deployments of {deployments}")

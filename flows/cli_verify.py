@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from flows.cli_output import print_json
 from flows.cli_session import Json, open_run, working
+from kgqa_core.artifacts import MANIFEST, inspect_artifact
+from kgqa_core.errors import ArtifactError, counted
 
 RELEASES = "releases/"  # in a home; how the names of their artifacts begin
 
@@ -31,11 +34,7 @@ def verify(
       kgqa verify
       kgqa verify conf/demo.yaml --remove
     """
-    import shutil
-
-    from kgqa_core.artifacts import MANIFEST, inspect_artifact
     from kgqa_core.config_file import home_here
-    from kgqa_core.errors import ArtifactError, counted
     from kgqa_core.run.pipeline import PROGRESS
 
     pipeline = None if conf is None else open_run(conf, None)
