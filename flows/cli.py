@@ -13,15 +13,14 @@ from flows.cli_ask import AnsweredBy, ask, open_asked_run, system_settings, unta
 from flows.cli_builds import builds
 from flows.cli_compare import compare, confidence
 from flows.cli_export import export
-from flows.cli_gc import gc
+from flows.cli_home import gc, status, verify
 from flows.cli_init import init
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_make import make_questions
 from flows.cli_output import print_evaluation, print_json, print_rejects, print_scores, print_summary, summary_document
-from flows.cli_release import history, promote, rollback
+from flows.cli_release import history, promote, rollback, serve
 from flows.cli_report import report, view
-from flows.cli_serve import serve
 from flows.cli_session import (
     Conf,
     Json,
@@ -34,11 +33,9 @@ from flows.cli_session import (
     working,
 )
 from flows.cli_sql import sql
-from flows.cli_status import status
 from flows.cli_subgraph import subgraph
 from flows.cli_sweep import sweep
 from flows.cli_up import down, up
-from flows.cli_verify import verify
 from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flows.one_question import SystemReply
     from flows.summary import RunSummary
     from kgqa_core.run.ask import Answer
-    from kgqa_core.run.pipeline import StageStatus
     from kgqa_core.types import Reject
     from tasks.tracking import Published
 
@@ -79,21 +78,6 @@ def print_scores(figures: Mapping[str, Any]) -> None:
     print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
     if unknown := figures["no_ground_truth"]:
         say(f"! {unknown:,} of {figures['n']:,} questions have no ground truth: they count as wrong in all figures")
-
-
-def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, Sequence[str]]) -> None:
-    """Print where every stage stands, and which runs of the home are not told about yet."""
-    rows = [
-        (stage.key, stage.state, stage.why, "/".join(stage.folder.parts[-2:]) if stage.folder else "")
-        for stage in stages
-    ]
-    print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
-    for what, names in runs.items():
-        then = "The next run tells Prefect and MLflow about them."
-        if what == "refused":
-            then = f"MLflow takes none of them; {home / 'outbox'} has their notes."
-        if names:
-            say(f"Runs {what} ({len(names)}): {', '.join(names)}. {then}")
 
 
 def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None:
