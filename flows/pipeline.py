@@ -14,6 +14,7 @@ from typing import Concatenate, Literal, ParamSpec
 
 import yaml
 from prefect import flow
+from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
@@ -34,7 +35,7 @@ from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, log_failure, noted
 from tasks.release import releases_of, resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool, write_results_artifact
+from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool
 from tasks.sweep_points import SweepPoint, join_repetitions, read_sweep
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
@@ -185,12 +186,20 @@ def lacks_explorer(pipeline: Pipeline) -> bool:
     return any(pipeline.find(key) is None for key, spec in pipeline.specs.items() if spec.stage == "explorer")
 
 
-def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
-    """Show what a run measured, or how it failed, in Prefect's UI, with a link to MLflow."""
+def show_results(
+    name: str,
+    shown: Published | None,
+    markdown: str,
+    *,
+    kind: str = "results",
+    description: str = "What this run measured",
+) -> None:
+    """Show what a run measured, or how it failed, as the artifact ``KIND-NAME`` in Prefect's UI, linked to MLflow."""
     report = f" · [report]({shown.report})" if shown and shown.report else ""
     link = f"[This run in MLflow]({shown.page}) · [all runs]({shown.table}){report}" if shown else ""
+    key = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")  # Prefect takes no other letters
     try:
-        write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
+        create_markdown_artifact("\n\n".join(filter(None, (link, markdown))), key=key, description=description)
     except Exception as problem:  # Prefect is away or busy: the results are in the artifacts
         _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, mask(str(problem)))
 

@@ -25,7 +25,7 @@ from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
 from kgqa_core.evaluation.metrics import score_outcomes
-from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
+from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.graph.kg import read_step
 from kgqa_core.run import open as opening
 from kgqa_core.run.ensure import Worker, ensure, work_here
@@ -160,11 +160,6 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
     return pipeline.store.build(recipe, write)[0]
 
 
-def read_answers(pipeline: Pipeline, name: str, release: Release) -> EvaluatedRun:
-    """Return a release's answers to the gate's questions as a run to be compared."""
-    return read_system_run(answer_gate(pipeline, release).folder / PREDICTIONS, name)
-
-
 def judge(
     pipeline: Pipeline, challenger: Release, champion: Release | None, *, worker: Worker = work_here
 ) -> Judgement:
@@ -186,12 +181,8 @@ def judge(
     while (found := pipeline.store.find(recipe)) and read_note(found.folder / DOCUMENT).get("transient"):
         recipe = replace(recipe, config={**recipe.config, "attempt": int(recipe.config.get("attempt", 1)) + 1})
 
-    def work() -> StageOutcome:
-        def find() -> dict[str, Any]:
-            return find_verdict(pipeline, challenger, champion, controls.folder)
-
-        return write_verdict(pipeline, recipe, find, ids)
-
+    find = partial(find_verdict, pipeline, challenger, champion, controls.folder)
+    work = partial(write_verdict, pipeline, recipe, find, ids)
     return Judgement.of(worker(work, title="judge the challenger", key=GATE, io=False))
 
 
@@ -228,21 +219,24 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
     """Return everything that was found, as verdict.json holds it."""
     section = pipeline.config.gate
     assert section is not None
-    ours = read_answers(pipeline, f"challenger {challenger.id}", challenger)
+    ours = read_system_run(answer_gate(pipeline, challenger).folder / PREDICTIONS, f"challenger {challenger.id}")
     figures, faults, warnings = dict[str, float](), list[str](), list[str]()
     rows: list[Judged] = []
     if champion is not None:
         limits: Any = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
         limits["relations"] = relation_groups(pipeline)
         try:
-            theirs = read_answers(pipeline, f"champion {champion.id}", champion)
+            theirs = read_system_run(answer_gate(pipeline, champion).folder / PREDICTIONS, f"champion {champion.id}")
             rows, needed = judge_challenger(ours, theirs, **limits)
             for name in section.systems:
                 pair = [
                     read_system_run(CarriedRun(pipeline.config, one).answers(name), f"{name} of {one.id}")
                     for one in (challenger, champion)
                 ]
-                rows += [prefixed(row, name) for row in judge_challenger(pair[0], pair[1], **limits)[0]]
+                rows += [
+                    replace(row, where=f"{name}: {row.where}", fault=row.fault and f"{name}: {row.fault}")
+                    for row in judge_challenger(*pair, **limits)[0]
+                ]
         except KgqaError as problem:
             faults.append(f"the champion cannot be asked, kgqa promote goes on without it: {problem}")
     transient = bool(faults)  # may the same challenger pass another time?
@@ -293,11 +287,6 @@ def relation_group(path: Sequence[str]) -> str:
     """Return the group of a path of labels: its last relation, which is what was asked for, or Freebase's domain."""
     relation, _ = read_step(path[-1])
     return relation.partition(".")[0] if FREEBASE.fullmatch(relation) else relation
-
-
-def prefixed(row: Judged, system: str) -> Judged:
-    """Return a row of a system's with its name."""
-    return replace(row, where=f"{system}: {row.where}", fault=row.fault and f"{system}: {row.fault}")
 
 
 def score_control(pipeline: Pipeline, folder: Path) -> float:
