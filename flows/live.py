@@ -14,7 +14,7 @@ from flows.report import Beside, build, script
 from flows.report_about import answered, beside_of, curves, overview_of, stored_comparison
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.run.stages.systems import COMPARISON
-from tasks.garbage import HISTORY, runs_at_work
+from tasks.garbage import history_file, runs_at_work
 from tasks.release import model_name
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LivePages:
             folders = [str(found[key].folder) for key in keys if key not in missing]
             name, home = self.pipeline.config.name, self.pipeline.home
             # A later run, and a move of the champion, are on the page too.
-            told = (home / "runs" / HISTORY / f"{name}.json", home / "releases" / model_name(name) / "moves.json")
+            told = (history_file(home, name), home / "releases" / model_name(name) / "moves.json")
             seen = [file.read_text(encoding="utf-8") for file in told if file.is_file()]
             version = hashlib.sha256("\0".join([*folders, *seen]).encode()).hexdigest()[:16]
             if version not in self.versions:

@@ -25,7 +25,7 @@ from kgqa_core.evaluation.tables import report_scopes
 from kgqa_core.run.ensure import CHANGES, DOCUMENT
 from kgqa_core.run.open import explorer_key
 from kgqa_core.run.stages.systems import COMPARISON
-from tasks.garbage import HISTORY
+from tasks.garbage import read_history
 from tasks.release import Releases, champion_of, model_name
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
     Its figures are those of its comparison; a run that made a release says what became of it.
     """
     home, name = pipeline.home, pipeline.config.name
-    note, root = home / "runs" / HISTORY / f"{name}.json", pipeline.store.root
+    root = pipeline.store.root
     releases = Releases(home, model_name(name))
     moves, made = releases.moves(), [releases.read(id) for id in releases.ids()]
-    for artifacts in json.loads(note.read_text(encoding="utf-8")) if note.is_file() else ():
+    for artifacts in read_history(home, name):
         fingerprints = {one.partition("/")[2] for one in artifacts}
         own = next((one for one in artifacts if one.startswith(f"{COMPARISON}/")), "")
         compared = read_artifact(root / own) if own else None
