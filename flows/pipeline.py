@@ -49,11 +49,6 @@ for _name in OURS:  # a worker knows no command that does it: else Prefect shows
 outlive_worker()
 
 
-def open_pipeline(config: RunConfig | Path) -> Pipeline:
-    """Return the stages of a run configuration, or of the file that holds one (what a deployment passes)."""
-    return open_started(given(config))[0]
-
-
 def open_started(config: RunConfig) -> tuple[Pipeline, str | None]:
     """Return the stages of a run, and the release that its explorer starts from, if any."""
     resolved, parent = resolve_start(config)
@@ -61,7 +56,7 @@ def open_started(config: RunConfig) -> tuple[Pipeline, str | None]:
 
 
 def given(config: RunConfig | Path) -> RunConfig:
-    """Return a run configuration as the user gave it."""
+    """Return a run configuration as the user gave it, or what the file holds that a deployment passes."""
     return read_config(config) if isinstance(config, Path) else config
 
 
@@ -236,7 +231,7 @@ def train_explorer(config: RunConfig | Path, counts_for: str | None = None) -> R
 @by_one_process
 def evaluate(config: RunConfig | Path) -> RunSummary:
     """Score the explorers beside their controls; a run with systems puts those side by side, and tells MLflow."""
-    compares = open_pipeline(config).config.systems is not None
+    compares = given(config).systems is not None
     return make(config, "comparison" if compares else "evaluation", tracked=compares)
 
 
@@ -244,7 +239,7 @@ def evaluate(config: RunConfig | Path) -> RunSummary:
 @by_one_process
 def train_reasoner(config: RunConfig | Path) -> RunSummary:
     """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
-    pipeline = open_pipeline(config)
+    pipeline, _ = open_started(given(config))
     run, stages = pipeline.config, {spec.stage for spec in pipeline.specs.values()}
     if run.reasoner is not None and "reasoner" not in stages:
         raise ConfigError(
