@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +19,15 @@ from flows.cli_init import init
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_make import make_questions
-from flows.cli_output import print_evaluation, print_json, print_rejects, print_scores, print_summary, summary_document
+from flows.cli_output import (
+    print_evaluation,
+    print_json,
+    print_rejects,
+    print_scores,
+    print_summary,
+    print_table,
+    summary_document,
+)
 from flows.cli_release import history, promote, rollback, serve
 from flows.cli_report import report, view
 from flows.cli_session import (
@@ -34,12 +43,13 @@ from flows.cli_session import (
 )
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
-from flows.cli_sweep import sweep
 from flows.cli_up import down, up
-from kgqa_core.errors import ConfigError
+from kgqa_core.errors import ConfigError, counted
 
 if TYPE_CHECKING:
+    from flows.pipeline import SweepSummary
     from flows.run import FlowName
+    from tasks.sweep_points import Sweep
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
 5 artifact missing or damaged, or disk full · 6 the new build moved beyond dataset.drift ·
@@ -248,6 +258,31 @@ def evaluate(
     print_json(figures) if as_json else print_evaluation(figures, systems or "explorer")
 
 
+def sweep(
+    conf: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. conf/sweeps/training-size.yaml.")],
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Run one configuration with some settings varied, and show the runs side by side: a table, plots, MLflow.
+
+    Every point is an ordinary run: only what is missing or stale is done, and a sweep that was killed goes on.
+
+    \b
+    Examples:
+      kgqa sweep conf/sweeps/training-size.yaml
+      kgqa sweep conf/sweeps/edge-budget.yaml --set explorer.seeds=[0] --json
+    """
+    from tasks.sweep_points import read_sweep
+
+    plan = read_sweep(conf, settings or ())
+    with working(f"kgqa sweep {conf.stem}"):
+        from flows.run import run_sweep
+
+        done = run_sweep(plan, settings or ())
+        document = sweep_document(plan, done)
+    print_json(document) if as_json else print_sweep(plan, document)
+
+
 def score(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Our predictions.parquet, or JSON lines.")],
     as_json: Json = False,
@@ -297,6 +332,40 @@ def with_oracle(conf: Path, settings: list[str] | None) -> list[str]:
     if systems is None:
         raise ConfigError(f"--oracle: {conf} compares no systems; give it a section 'systems'")
     return [f"systems.answered_by=[{', '.join(dict.fromkeys((*systems.answered_by, 'oracle')))}]"]
+
+
+def sweep_document(plan: Sweep, done: SweepSummary) -> dict[str, Any]:
+    """Return what came out of a sweep as one document."""
+    from tasks.mlflow_store import ui_command
+    from tasks.sweep import read_document
+
+    found, folder = read_document(done.artifact), done.artifact.folder
+    return {
+        **found,
+        "plots": [str(folder / plot) for plot in found["plots"]],
+        "folder": str(folder),
+        "built": done.built,
+        "mlflow_ui": ui_command(plan.home) if plan.points[0].config.tracking.enabled else None,
+        "mlflow": asdict(done.mlflow) if done.mlflow else None,
+    }
+
+
+def print_sweep(plan: Sweep, document: dict[str, Any]) -> None:
+    """Print the table of a sweep, and where its tables and plots are."""
+    num_dimensions = len(plan.file.compared)
+    title = f"Sweep {plan.name}: {counted(len(plan.points), 'run')}"
+    if any(point["num_explorers"] > 1 for point in document["points"]):
+        title += "; n explorers each, mean ± standard deviation"
+    print_table(title, document["header"], document["cells"], figures_from=num_dimensions)
+    num_built = sum(bool(keys) for keys in document["built"].values())
+    typer.echo(f"{counted(num_built, 'run')} had something to do, {len(plan.points) - num_built} were there.")
+    typer.echo(f"Tables and plots:\n  {document['folder']}")
+    for plot in document["plots"]:
+        typer.echo(f"  {plot}")
+    if document["mlflow_ui"]:
+        typer.echo(f"To see it in MLflow:\n  {document['mlflow_ui']}")
+        if document["mlflow"]:
+            typer.echo(f"  this sweep at {document['mlflow']['page']}")
 
 
 if __name__ == "__main__":
