@@ -87,7 +87,9 @@ def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None, evaluated: 
     overview = overview_of(systems, evaluated)
     runs = list(runs_over_time(pipeline))
     if len(runs) > 1:
-        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 4))
+        header = list(dict.fromkeys(name for run in runs for name in run))  # not all have the same systems
+        rows = [[run.get(name, "–") for name in header] for run in runs]
+        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", header, rows, 4))
     about = {"tables": list(data_tables(pipeline)), "curves": [*curves(pipeline), *sweep_curves(pipeline)]}
     about["curves"] += cost_curves(systems["rows"] if systems else ())
     return Beside(overview, about, partial(explored, pipeline), partial(paths_to, pipeline))
@@ -187,12 +189,6 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
         for row in found["rows"]:
             line[row["system"]] = f"{row['overall']['hits1']:.2f}"
         yield line
-
-
-def _columns(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of lines, not all of which have the same cells."""
-    header = list(dict.fromkeys(name for line in lines for name in line))
-    return header, [[line.get(name, "–") for name in header] for line in lines]
 
 
 def data_tables(pipeline: Pipeline) -> Iterator[dict[str, Any]]:

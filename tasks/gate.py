@@ -24,7 +24,7 @@ from kgqa_core.artifacts import Artifact, Recipe, read_artifact, read_note, writ
 from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
-from kgqa_core.evaluation.metrics import score_outcomes
+from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.graph.kg import read_step
 from kgqa_core.run import open as opening
@@ -291,14 +291,12 @@ def relation_group(path: Sequence[str]) -> str:
 
 def score_control(pipeline: Pipeline, folder: Path) -> float:
     """Return the template control's Hits@1 on the gate's questions, percent."""
-    from kgqa_core.evaluation.metrics import pair_outcome
     from kgqa_core.systems.controls import load_template_control
 
     search = opening.search_graph(pipeline)
     questions = search.place(gate_questions(pipeline))
     answered = load_template_control(folder / "template_control.json", search).answer(questions)
-    outcomes = [pair_outcome(*pair) for pair in zip(questions, answered, strict=True)]
-    return float(score_outcomes(outcomes).values["hits1"].mean())
+    return float(score_predictions(questions, answered).values["hits1"].mean())
 
 
 def ask_in_fresh_process(
