@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,8 +95,6 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def show_version(wanted: bool) -> None:
     """Print the version and stop."""
     if wanted:
-        from importlib.metadata import version
-
         typer.echo(f"kgqa {version('kgqa')}")
         raise typer.Exit
 

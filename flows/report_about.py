@@ -22,17 +22,19 @@ from kgqa_core.errors import counted
 from kgqa_core.evaluation.figures import ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
 from kgqa_core.evaluation.tables import report_scopes
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.coverage import gold_hops
 from kgqa_core.run.ensure import CHANGES, DOCUMENT
-from kgqa_core.run.open import explorer_key
+from kgqa_core.run.open import explorer_key, open_system, search_graph
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
+from kgqa_core.types import Question
 from tasks.garbage import read_history
 from tasks.release import Releases, champion_of, model_name
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.explore import Exploration
-    from kgqa_core.graph.kg import KnowledgeGraph
-    from kgqa_core.run.pipeline import Pipeline
-    from kgqa_core.types import Question
 
 COSTS = {"calls": "calls_per_question", "tokens": "tokens_per_question", "seconds": "seconds_per_question"}
 PUBLISHED = {  # column of a comparison -> figure of ours
@@ -269,10 +271,6 @@ def paths_to(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, bool]:
 
     Hops and chains that the files give are not believed: `kgqa lint` counts golds that no path reaches all the same.
     """
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import gold_hops
-    from kgqa_core.run.open import search_graph
-
     wanted, search = set(ids), search_graph(pipeline)
     read = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
     asked = [one for one in read if one.id in wanted and one.answers]
@@ -297,8 +295,6 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
     from kgqa_core.explorer.explore import ExploreOptions, Lessons
     from kgqa_core.explorer.model import texts_of
     from kgqa_core.explorer.predict import explore_all
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.run.open import open_system
 
     wanted, found = set(ids), dict[str, dict[str, Any]]()
     questions = [

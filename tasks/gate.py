@@ -18,25 +18,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kgqa_core.artifacts import Artifact, Recipe, read_artifact, read_note, write_json
 from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
 from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
 from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.graph.kg import read_step
+from kgqa_core.graph.supervision import read_supervision, write_supervision
 from kgqa_core.run import open as opening
+from kgqa_core.run.ask import torch_threads
 from kgqa_core.run.ensure import Worker, ensure, work_here
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.systems import system_key
+from kgqa_core.systems.controls import load_template_control
+from kgqa_core.text.encoder import encode_cached
 from kgqa_core.tracking import Recorder, write_record
+from kgqa_core.types import Question
 from tasks.release import ARTIFACTS, PINNED, Release
 from tasks.verdict import LOSS, Judged, judge_challenger
-
-if TYPE_CHECKING:
-    from kgqa_core.types import Question
 
 GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 5, "gate-answers", 1  # the stages, and their versions
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
@@ -128,10 +131,6 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
     recipe = Recipe(ANSWERS, ANSWERS_VERSION, limits, {**inputs, "explorer": explorer.content})
 
     def write(folder: Path) -> None:
-        from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
-        from kgqa_core.run.ask import torch_threads
-        from kgqa_core.text.encoder import encode_cached
-
         graph, encoder = opening.graph_of(pipeline), opening.encoder_of(card.encoder)
         if encoder.name != card.encoder_name:
             raise ArtifactError(f"the release {release.id} reads texts by {card.encoder_name}; here is {encoder.name}")
@@ -271,8 +270,6 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
 
 def relation_groups(pipeline: Pipeline) -> dict[str, str]:
     """Return question id -> relation group of the gate's questions, without those that no path leads to a gold of."""
-    from kgqa_core.graph.supervision import read_supervision, write_supervision
-
     search = opening.search_graph(pipeline)
     placed = list(search.place(gate_questions(pipeline)))
     with tempfile.TemporaryDirectory() as folder:
@@ -291,8 +288,6 @@ def relation_group(path: Sequence[str]) -> str:
 
 def score_control(pipeline: Pipeline, folder: Path) -> float:
     """Return the template control's Hits@1 on the gate's questions, percent."""
-    from kgqa_core.systems.controls import load_template_control
-
     search = opening.search_graph(pipeline)
     questions = search.place(gate_questions(pipeline))
     answered = load_template_control(folder / "template_control.json", search).answer(questions)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from uuid import UUID
 
 from kgqa_core.artifacts import Artifact, exclusive_lock
 from kgqa_core.errors import KgqaError
@@ -147,8 +148,6 @@ def mark_crashed(flow_run_id: str) -> None:
 
     Raises KgqaError, after a warning, where Prefect does not answer now.
     """
-    from uuid import UUID
-
     from httpx import HTTPStatusError, TransportError
     from prefect import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId

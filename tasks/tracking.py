@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from kgqa_core.artifacts import exclusive_lock
 from tasks import outbox, run_content
 from tasks.mlflow_store import LOCK_SECONDS, artifacts_uri, import_mlflow, mask, run_address, store_folder, tracking_uri
@@ -373,7 +375,6 @@ def _log_figures(client: MlflowClient, run_id: str, content: RunContent) -> None
 def _log_table(client: MlflowClient, run_id: str, name: str, path: Path) -> None:
     """Log a Parquet table as it is, and its first rows in the form that MLflow's UI shows."""
     import pandas as pd
-    import pyarrow.parquet as pq
 
     client.log_artifact(run_id, str(path), "tables")
     batch = next(pq.ParquetFile(path).iter_batches(batch_size=ROWS_SHOWN), None)
