@@ -94,7 +94,7 @@ def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None
         title = f"Results of {summary.name}, {PERCENT}, [95 % interval]{more}"
         print_table(title, RESULTS, results[:MAX_ROWS], figures_from=2)
     elif summary.planners:
-        from flows.result_tables import PLANNER_HEADER, planner_cells
+        from flows.summary import PLANNER_HEADER, planner_cells
 
         cells = planner_cells(summary.planners)
         print_table(f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, cells, figures_from=2)
@@ -200,7 +200,7 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
 
 def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
     """Print the figures of who answered a file of questions, and of the controls where they were asked for."""
-    from flows.result_tables import COLUMNS, figure_cells
+    from flows.summary import COLUMNS, figure_cells
 
     systems = {system: figures, **figures.get("controls", {})}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]

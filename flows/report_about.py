@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from flows.cli_lint import lint_tables, read_lint
 from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows
 from flows.report import MOST_SINGLE, Beside, build, packed
-from flows.result_tables import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
+from flows.summary import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
 from kgqa_core.artifacts import read_artifact
 from kgqa_core.errors import counted
 from kgqa_core.evaluation.figures import ReportRow
