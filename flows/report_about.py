@@ -29,6 +29,7 @@ from kgqa_core.run.ensure import CHANGES, DOCUMENT
 from kgqa_core.run.open import explorer_key, open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
+from kgqa_core.tracking import read_record
 from kgqa_core.types import Question
 from tasks.garbage import read_history
 from tasks.release import Releases, champion_of, model_name
@@ -181,8 +182,8 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
         found = json.loads((compared.folder / "comparison.json").read_bytes())
         systems = [read_artifact(root / one) for one in artifacts if one.startswith("system/")]
         splits = sorted({str(one.recipe.config["split"]) for one in systems if one})  # figures of others do not compare
-        ended = json.loads((compared.folder / "tracking.json").read_text(encoding="utf-8"))["ended_ms"]
-        line = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(ended / 1000))}
+        ended = time.gmtime(read_record(compared.folder).ended_ms / 1000)
+        line = {"when": time.strftime("%Y-%m-%d %H:%M", ended)}
         line |= {"questions": " ".join([f"{found['num_questions']:,}", *splits]), "release": "–", "state": "–"}
         if release := next((one.id for one in made if set(one.stages.values()) <= fingerprints), ""):
             kinds = [move.kind for move in moves if move.to_release == release]
@@ -221,9 +222,7 @@ def curves(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     """Yield the curves of the run's stages: stage, figure, and points of step and value, thinned out."""
     for key in pipeline.specs:
         artifact = pipeline.find(key)
-        note = artifact.folder / "tracking.json" if artifact is not None else None
-        found = json.loads(note.read_text(encoding="utf-8"))["curves"] if note is not None and note.is_file() else {}
-        for name, points in sorted(found.items()):
+        for name, points in sorted(read_record(artifact.folder).curves.items()) if artifact else ():
             every = -(-len(points) // MOST_POINTS)
             kept = points[: len(points) - 1 : every] + points[-1:]  # the last one always: it is where training ended
             yield {"stage": key, "figure": name, "points": [[step, value] for step, value, _ in kept]}
