@@ -35,6 +35,10 @@ SEPARATOR_OF = {"tsv": "\t", "wikimovies": "|", "csv": ","}
 LINES_TRIED = 99  # of a CSV file, whose delimiter is looked for
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 
+Names = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -79,9 +83,7 @@ def init(
         Path, typer.Argument(metavar="QUESTIONS", help="JSON lines, split 80/10/10; or a folder with train.jsonl, ...")
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The run file to write.")] = Path("my.yaml"),
-    names: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
-    ] = None,
+    names: Names = None,
     max_rejected: Annotated[
         float, typer.Option(min=0, max=1, help="The share of lines that may be unusable, where some are.")
     ] = MOST_REJECTED,

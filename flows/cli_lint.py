@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.cli_init import propose_walk
 from flows.cli_output import PERCENT, print_json, print_table, say, show_percent
 from flows.cli_session import Conf, Json, Settings, open_run, run_missing, working
 
@@ -71,7 +72,6 @@ def read_lint(pipeline: Pipeline) -> dict[str, Any]:
 
 def propose(pipeline: Pipeline) -> dict[str, Any]:
     """Return settings that fit the questions, each with its value and why; none for subgraphs and dumps."""
-    from flows.cli_init import propose_walk
     from kgqa_core.questions.build import read_questions
     from kgqa_core.run.open import graph_of
 
