@@ -39,7 +39,7 @@ def status(
     if conf is None:
         show_home(as_json)
         return
-    from tasks.outbox import killed, refused, waiting
+    from tasks.outbox import left_names
 
     pipeline, accepted, lost = open_run(conf, settings), dict[str, Artifact](), ""
     with working("looking"):
@@ -48,9 +48,7 @@ def status(
             accepted = pipeline.accepted_instead()
         except ArtifactError as problem:
             lost = with_conf(str(problem), conf, settings)
-        left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
-        left["refused"] = refused(pipeline.home)
-    runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
+        runs = left_names(pipeline.home)
     if as_json:
         instead = {key: artifact.fingerprint for key, artifact in accepted.items()}
         found = {"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs}
