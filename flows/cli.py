@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings, untaught_settings
+from flows.cli_ask import AnsweredBy, ask, open_asked_run, system_settings, untaught_settings
 from flows.cli_builds import builds
 from flows.cli_compare import compare, confidence
 from flows.cli_export import export
-from flows.cli_gc import gc
+from flows.cli_home import gc, status, verify
 from flows.cli_init import init
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_make import make_questions
-from flows.cli_release import history, promote, rollback
+from flows.cli_output import (
+    print_evaluation,
+    print_json,
+    print_rejects,
+    print_scores,
+    print_summary,
+    print_table,
+    summary_document,
+)
+from flows.cli_release import history, promote, rollback, serve
 from flows.cli_report import report, view
-from flows.cli_serve import serve
-from flows.cli_session import Conf, Json, Settings, as_given, prepare_environment, with_exit_code, working
+from flows.cli_session import (
+    Conf,
+    Json,
+    Settings,
+    as_given,
+    prepare_environment,
+    read_run,
+    run_missing,
+    with_exit_code,
+    working,
+)
 from flows.cli_sql import sql
-from flows.cli_status import status
 from flows.cli_subgraph import subgraph
-from flows.cli_sweep import sweep
 from flows.cli_up import down, up
-from flows.cli_verify import verify
+from kgqa_core.errors import ConfigError, counted
 
 if TYPE_CHECKING:
+    from flows.pipeline import SweepSummary
     from flows.run import FlowName
+    from tasks.sweep_points import Sweep
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
 5 artifact missing or damaged, or disk full · 6 the new build moved beyond dataset.drift ·
@@ -64,10 +84,6 @@ Systems = Annotated[
         help="Systems, with commas, such as etd,rog,ours. A name that is none shows all that there are.",
     ),
 ]
-AnsweredBy = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="Who plays the language model: lm (the run's own), oracle, random, first."),
-]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -79,8 +95,6 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def show_version(wanted: bool) -> None:
     """Print the version and stop."""
     if wanted:
-        from importlib.metadata import version
-
         typer.echo(f"kgqa {version('kgqa')}")
         raise typer.Exit
 
@@ -232,12 +246,9 @@ def evaluate(
         return
     if answered_by and not systems:
         raise typer.BadParameter("--questions are answered by the explorer alone; --answered-by needs --systems NAME")
-    from flows.cli_output import print_evaluation, print_json, print_rejects
-
     pipeline = open_asked_run(conf, settings or [], systems, answered_by)
     with working("evaluating"):
         from flows.question_file import evaluate_file, needed_stages, require_places
-        from flows.run import run_missing
 
         require_places(questions, out)
         run_missing(pipeline, *needed_stages(pipeline, systems, controls=controls))
@@ -246,78 +257,31 @@ def evaluate(
     print_json(figures) if as_json else print_evaluation(figures, systems or "explorer")
 
 
-@command
-def ask(
-    conf: Annotated[
-        str, typer.Argument(metavar="CONF", help="A run configuration, or a registered model: models:/NAME@champion.")
-    ],
-    question: Annotated[str | None, typer.Argument(metavar="QUESTION", help="The question, in quotes.")] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Name or label of a topic entity; repeatable. Default: the name in the text."
-        ),
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The system that answers; default: the explorer alone.")
-    ] = None,
-    answered_by: AnsweredBy = None,
-    release: Annotated[
-        str | None, typer.Option(metavar="RELEASE", help="A release of CONF answers: champion, or an id.")
-    ] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="With --system: show every prompt and what was said.")] = False,
-    file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Questions, one per line: text, or JSON with question, topic(s), claim."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --file: .jsonl or .parquet. Default: JSON lines, printed.")
-    ] = None,
+def sweep(
+    conf: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. conf/sweeps/training-size.yaml.")],
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Answer one question, or a file of any size, with scores and the paths that the answers rest on.
+    """Run one configuration with some settings varied, and show the runs side by side: a table, plots, MLflow.
+
+    Every point is an ordinary run: only what is missing or stale is done, and a sweep that was killed goes on.
 
     \b
     Examples:
-      kgqa ask conf/demo.yaml "who directed The Drowned Harbour?"
-      kgqa ask conf/demo.yaml "who directed it?" --topic "The Drowned Harbour"
-      kgqa ask conf/demo.yaml "who directed The Drowned Harbour?" --system rog --trace
-      kgqa ask conf/nightly.yaml --release champion "who directed The Drowned Harbour?"
-      kgqa ask models:/kgqa-demo@champion "who directed The Drowned Harbour?"
-      kgqa ask conf/demo.yaml --file questions.txt --out answers.jsonl
+      kgqa sweep conf/sweeps/training-size.yaml
+      kgqa sweep conf/sweeps/edge-budget.yaml --set explorer.seeds=[0] --json
     """
-    if (question is None) == (file is None) or (file and (topic or trace)) or (out and not file):
-        raise typer.BadParameter("give a question, perhaps with --topic or --trace, or --file FILE, perhaps with --out")
-    if sum(map(bool, (release, system, conf.startswith("models:/")))) > 1:
-        raise typer.BadParameter("--release, --system and models:/NAME each say who answers: give one of them")
-    if (trace or answered_by) and not system:
-        raise typer.BadParameter(
-            "--trace and --answered-by go with --system: the explorer alone asks no language model"
-        )
-    if file is not None:
-        ask_questions(conf, settings or [], file, out, system, answered_by, release)
-        return
-    assert question is not None
-    from dataclasses import asdict
+    from tasks.sweep_points import read_sweep
 
-    from flows.cli_output import print_answer, print_json, print_reply
+    plan = read_sweep(conf, settings or ())
+    with working(f"kgqa sweep {conf.stem}"):
+        from flows.run import run_sweep
 
-    given, topics = settings or [], topic or ()
-    with working("answering"):
-        if system is None:
-            answer = open_answerer(conf, given, release).ask(question, *topics)
-        else:
-            reply = open_and_ask(Path(conf), given, question, topics, system=system, answered_by=answered_by)
-    if as_json:
-        print_json(asdict(answer if system is None else reply))
-    elif system is None:
-        print_answer(answer)
-    else:
-        print_reply(reply, trace)
+        done = run_sweep(plan, settings or ())
+        document = sweep_document(plan, done)
+    print_json(document) if as_json else print_sweep(plan, document)
 
 
-@command
 def score(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Our predictions.parquet, or JSON lines.")],
     as_json: Json = False,
@@ -332,7 +296,6 @@ def score(
       kgqa score predictions.jsonl
       kgqa score predictions.parquet --json
     """
-    from flows.cli_output import print_json, print_scores
     from flows.score import score_file
 
     with working("scoring"):
@@ -340,32 +303,15 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-built = (
-    init,
-    make_questions,
-    lint,
-    compare,
-    report,
-    view,
-    confidence,
-    lm_info,
-    score_plans,
-    sql,
-    export,
-    subgraph,
-    sweep,
-)
-operated = (status, promote, rollback, history, up, down, gc, serve, verify)
-for other in (*built, *operated):
+studied = (ask, score, init, make_questions, lint, compare, report, view, confidence, lm_info, score_plans)
+operated = (sql, export, subgraph, sweep, status, promote, rollback, history, up, down, gc, serve, verify)
+for other in (*studied, *operated):
     command(other)
 
 
 def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool, **options: bool) -> None:
     """Run a flow of a configuration, with what options it has, and print what came out."""
-    from flows.cli_output import print_json, print_summary, summary_document
-    from kgqa_core.config_file import read_config
-
-    config = read_config(conf, settings or ())
+    config = read_run(conf, settings)
     with working(f"kgqa {conf.stem}"):
         from flows.run import run_flow
         from tasks.mlflow_store import ui_command
@@ -381,19 +327,45 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
 
 def with_oracle(conf: Path, settings: list[str] | None) -> list[str]:
     """Return the override by which an oracle answers, too, beside whoever does; ConfigError without systems."""
-    from kgqa_core.config_file import read_config
-    from kgqa_core.errors import ConfigError
-
-    systems = read_config(conf, settings or ()).systems
+    systems = read_run(conf, settings).systems
     if systems is None:
         raise ConfigError(f"--oracle: {conf} compares no systems; give it a section 'systems'")
     return [f"systems.answered_by=[{', '.join(dict.fromkeys((*systems.answered_by, 'oracle')))}]"]
 
 
-def main() -> None:
-    """Run the command line."""
-    app()
+def sweep_document(plan: Sweep, done: SweepSummary) -> dict[str, Any]:
+    """Return what came out of a sweep as one document."""
+    from tasks.mlflow_store import ui_command
+    from tasks.sweep import read_document
+
+    found, folder = read_document(done.artifact), done.artifact.folder
+    return {
+        **found,
+        "plots": [str(folder / plot) for plot in found["plots"]],
+        "folder": str(folder),
+        "built": done.built,
+        "mlflow_ui": ui_command(plan.home) if plan.points[0].config.tracking.enabled else None,
+        "mlflow": asdict(done.mlflow) if done.mlflow else None,
+    }
+
+
+def print_sweep(plan: Sweep, document: dict[str, Any]) -> None:
+    """Print the table of a sweep, and where its tables and plots are."""
+    num_dimensions = len(plan.file.compared)
+    title = f"Sweep {plan.name}: {counted(len(plan.points), 'run')}"
+    if any(point["num_explorers"] > 1 for point in document["points"]):
+        title += "; n explorers each, mean ± standard deviation"
+    print_table(title, document["header"], document["cells"], figures_from=num_dimensions)
+    num_built = sum(bool(keys) for keys in document["built"].values())
+    typer.echo(f"{counted(num_built, 'run')} had something to do, {len(plan.points) - num_built} were there.")
+    typer.echo(f"Tables and plots:\n  {document['folder']}")
+    for plot in document["plots"]:
+        typer.echo(f"  {plot}")
+    if document["mlflow_ui"]:
+        typer.echo(f"To see it in MLflow:\n  {document['mlflow_ui']}")
+        if document["mlflow"]:
+            typer.echo(f"  this sweep at {document['mlflow']['page']}")
 
 
 if __name__ == "__main__":
-    main()
+    app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,8 +79,6 @@ def rollback(
 
 def describe(pipeline: Pipeline, line: dict[str, Any]) -> dict[str, Any]:
     """Return a line of ``Pipeline.builds`` with the sizes of what it is about."""
-    import json
-
     import pyarrow.parquet as pq
 
     from kgqa_core.run.pipeline import build_id

@@ -214,7 +214,7 @@ def comparison_document(judged: Sequence[tuple[EvaluatedRun, Figures]], rows: Se
 
 def print_comparison(judged: Sequence[tuple[EvaluatedRun, Figures]], rows: Sequence[PairRow]) -> None:
     """Print the runs with their figures, then a table per pair, then what it comes to."""
-    from flows.result_tables import COLUMNS
+    from flows.summary import COLUMNS
     from kgqa_core.evaluation.tables import show_figure
 
     letters = {run.name: letter_of(place) for place, (run, _) in enumerate(judged)}

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import glob
+import json
+import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 
 from flows.cli_output import print_json
 from flows.cli_session import Conf, Json, Settings, open_run, working
+from flows.cli_sql import artifacts_of
+from kgqa_core.artifacts import Artifact, hash_file, sync, write_json, written_whole
+from kgqa_core.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
-    from kgqa_core.artifacts import Artifact
     from kgqa_core.run.pipeline import Pipeline
 
 CURRENT, LINEAGE, DATABASE = "current", "lineage.json", "graph.duckdb"
@@ -77,9 +85,7 @@ def export(
       kgqa export conf/demo.yaml --out exports --duckdb
       kgqa export conf/demo.yaml --out s3://bucket/exports
     """
-    from flows.cli_sql import artifacts_of
     from kgqa_core.addresses import address_path
-    from kgqa_core.errors import ArtifactError, ConfigError
 
     pipeline = open_run(conf, settings)
     try:
@@ -109,12 +115,6 @@ def export(
 
 def write_export(pipeline: Pipeline, graph: Artifact, folder: Path, *, with_database: bool) -> dict[str, Any]:
     """Write a build below ``folder``, unless it is there, and let ``current`` lead to it; return its lineage."""
-    import json
-    import os
-    from uuid import uuid4
-
-    from kgqa_core.artifacts import hash_file, sync, write_json, written_whole
-
     name = f"{graph.fingerprint[:12]}{'-duckdb' * with_database}"
     final, current = folder / name, folder / CURRENT
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,8 +140,6 @@ def write_export(pipeline: Pipeline, graph: Artifact, folder: Path, *, with_data
 
 def upload_export(pipeline: Pipeline, graph: Artifact, address: str, *, with_database: bool) -> dict[str, Any]:
     """Write a build beside the home's other work, and upload it when it is whole; return its lineage."""
-    from tempfile import TemporaryDirectory
-
     from tasks.objects import upload
 
     address = f"{address}/{pipeline.config.name}"
@@ -205,9 +203,6 @@ def write_database(names: list[str], folder: Path) -> None:
 
 def lineage(pipeline: Pipeline, graph: Artifact) -> dict[str, Any]:
     """Return where a graph comes from: files with their hashes, the stages and their settings, the code."""
-    from datetime import UTC, datetime
-    from importlib.metadata import version
-
     from kgqa_core.run.inputs import origin_of
     from tasks.tracking import git_commit
 
@@ -252,8 +247,6 @@ def found_with(pipeline: Pipeline, key: str, content: str) -> Artifact | None:
 
 def _file(path: Path | None) -> Mapping[str, Any]:
     """Return name, size and date of a source that is still there; its hash tells whether it is still the same."""
-    from datetime import UTC, datetime
-
     if path is None or not path.is_file():
         return {}
     status = path.stat()

@@ -16,6 +16,7 @@ import typer
 
 from flows.cli_output import say
 from flows.cli_session import working
+from kgqa_core.errors import ConfigError, InputError, shorten
 
 if TYPE_CHECKING:
     from kgqa_core.graph.kg import KnowledgeGraph
@@ -33,6 +34,10 @@ FORMAT_OF = {"\t": "tsv", "|": "wikimovies", ",": "csv", ";": "csv"}  # by the s
 SEPARATOR_OF = {"tsv": "\t", "wikimovies": "|", "csv": ","}
 LINES_TRIED = 99  # of a CSV file, whose delimiter is looked for
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+
+Names = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,7 @@ def init(
         Path, typer.Argument(metavar="QUESTIONS", help="JSON lines, split 80/10/10; or a folder with train.jsonl, ...")
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The run file to write.")] = Path("my.yaml"),
-    names: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
-    ] = None,
+    names: Names = None,
     max_rejected: Annotated[
         float, typer.Option(min=0, max=1, help="The share of lines that may be unusable, where some are.")
     ] = MOST_REJECTED,
@@ -96,7 +99,6 @@ def init(
       kgqa run my.yaml
     """
     from kgqa_core.config_file import home_here
-    from kgqa_core.errors import ConfigError
     from kgqa_core.graph.input_files import require_file
 
     if out.suffix not in (".yaml", ".yml"):  # by which other commands know a run file
@@ -122,8 +124,6 @@ def init(
 
 def run_file(triples: Path, questions: Path, names: Path | None, out: Path, *, max_rejected: float) -> str:
     """Return the text of a run file to be written to ``out``; raises what building graph and questions raises."""
-    from kgqa_core.errors import InputError
-
     graph = {"format": graph_format(triples), "path": _path(triples, out)}
     graph |= {"names": _path(names, out)} if names else {}
     graph |= header_of(triples, graph["format"], ids=names is not None)
@@ -150,7 +150,6 @@ def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
     """Build graph and questions, or the stages ``keys``, for a run that is not written yet."""
     from kgqa_core.config import RunConfig
     from kgqa_core.config_file import machine_paths, validated
-    from kgqa_core.errors import InputError
     from kgqa_core.run.pipeline import Pipeline
 
     draft = {
@@ -171,7 +170,6 @@ def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
 
 def graph_format(path: Path) -> str:
     """Return the format of triples, a file or a folder, by name or else first line; ConfigError where nothing fits."""
-    from kgqa_core.errors import ConfigError, shorten
     from kgqa_core.graph.formats import first_fields
     from kgqa_core.graph.header import guess_columns
     from kgqa_core.graph.input_files import require_file
@@ -383,7 +381,6 @@ def render(out: Path, data: dict[str, Any], rejected: dict[str, str], walk: Walk
 def _read_past(folder: Path) -> list[str]:
     """Return the names of the files of a folder that are like those of questions, and no split's."""
     from kgqa_core.config_base import QuestionSection
-    from kgqa_core.errors import InputError
     from kgqa_core.questions.formats import list_files
 
     try:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.cli_init import propose_walk
 from flows.cli_output import PERCENT, print_json, print_table, say, show_percent
-from flows.cli_session import Conf, Json, Settings, open_run, working
+from flows.cli_session import Conf, Json, Settings, open_run, run_missing, working
 
 if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline
@@ -43,13 +44,15 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """
     pipeline = open_run(conf, settings)
     with working("checking"):
-        from flows.run import run_missing
-
         run_missing(pipeline, "graph", "questions")
         if pipeline.use_accepted():
             say("The last build is not the accepted one: this is the accepted one.", err=True)
         report = read_lint(pipeline)
-    print_json(report) if as_json else print_lint(report)
+    if as_json:
+        print_json(report)
+        return
+    for title, header, rows, figures_from in lint_tables(report):
+        print_table(title, header, rows, figures_from=figures_from)
 
 
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:
@@ -69,7 +72,6 @@ def read_lint(pipeline: Pipeline) -> dict[str, Any]:
 
 def propose(pipeline: Pipeline) -> dict[str, Any]:
     """Return settings that fit the questions, each with its value and why; none for subgraphs and dumps."""
-    from flows.cli_init import propose_walk
     from kgqa_core.questions.build import read_questions
     from kgqa_core.run.open import graph_of
 
@@ -133,14 +135,11 @@ def count_topics(pipeline: Pipeline) -> dict[str, int]:
     return {"num_topics": len(topics), "num_topics_isolated": int((~has_triple[topics]).sum())}
 
 
-def print_lint(report: Mapping[str, Any]) -> None:
-    """Print what the graph holds, the doubts about the dataset, and how many of its answers are within reach."""
-    for title, header, rows, figures_from in lint_tables(report):
-        print_table(title, header, rows, figures_from=figures_from)
-
-
 def lint_tables(report: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], list[tuple[str, ...]], int]]:
-    """Yield the tables of a report: title, header, rows, and the first column that holds figures."""
+    """Yield what the graph holds, doubts about the dataset, how many answers are within reach, lines that are not used.
+
+    Each is a table: title, header, rows, and the first column that holds figures.
+    """
     graph = report["graph"]
     yield "Graph", ("of", "count", "percent"), [*graph_rows(graph)], 1
     if hubs := graph["largest_hubs"]:

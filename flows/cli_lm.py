@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli_output import PERCENT, print_json, print_rejects, print_table
-from flows.cli_session import Conf, Json, Settings, open_run, working
+from flows.cli_session import Conf, Json, Settings, open_run, run_missing, working
+from kgqa_core.errors import ConfigError, InputError, LinkError, shorten
+from kgqa_core.types import Reject
 
 if TYPE_CHECKING:
-    from flows.plan_scores import PlannerScore
+    from kgqa_core.config_lm import PlansSection
     from kgqa_core.run.pipeline import Pipeline
+
+
+FIGURES = ("n", "n_without_paths", "hit@1", "hit@3", "valid")
+NOT_LINKED = "no entity name in the text"
 
 
 def score_plans(
@@ -33,13 +41,10 @@ def score_plans(
     Example:
       kgqa score-plans conf/webqsp-plans.yaml --questions test.jsonl --json
     """
-    from flows.plan_scores import planner_keys, plans_of, score_plan_file
-
     pipeline = open_run(conf, settings)
     plans_of(pipeline)
     with working("scoring plans"):
         from flows.question_file import require_places
-        from flows.run import run_missing
 
         require_places(questions)
         run_missing(pipeline, *planner_keys(pipeline))
@@ -51,10 +56,73 @@ def score_plans(
         print_planner_scores(scores)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannerScore:
+    """One planner's figures on a file: the mean over its seeds."""
+
+    figures: dict[str, float]  # FIGURES, percent; without those of hits where no question has a path
+    seeds: dict[int, dict[str, float]] = field(default_factory=dict)  # each seed's own
+
+
+def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerScore], list[Reject]]:
+    """Score every planner of the run, all its seeds, on a plan file; return also the lines that could not be used.
+
+    Where the run has a graph, topics are found by name in the questions, and paths in the file have directions.
+    InputError without any usable question.
+    """
+    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
+    from kgqa_core.questions.link import TOO_LONG, link_question
+    from kgqa_core.run.open import open_planner, plan_graph, validity
+
+    plans, search, mask = plans_of(pipeline), plan_graph(pipeline), pipeline.config.exploration.mask_topics
+    found = read_plan_file(path, signed=search is not None)
+    questions, rejects = list(found.questions), list(found.rejects)
+    if search is not None:
+        questions = []
+        for number, question in zip(found.lines, found.questions, strict=True):
+            try:
+                asked = link_question(question.text, search.graph, near=False)  # that would read all names, each time
+            except InputError as problem:
+                reason = NOT_LINKED if isinstance(problem, LinkError) else TOO_LONG
+                rejects.append(Reject(str(path), number, reason, shorten(question.text)))
+            else:
+                questions.append(replace(question, text=asked.asked(mask), topics=asked.topics))
+    if not questions:
+        raise InputError(f"{path} holds no usable question ({len(rejects)} are not; the first: {rejects[0].reason})")
+    is_valid = validity(pipeline, search)
+    scores: dict[str, PlannerScore] = {}
+    for name in plans.planners:
+        seeds = {}
+        for seed in plans.seeds:
+            with open_planner(pipeline, name, seed) as (planner, _):
+                num, told = max(3, plans.num_plans), partial(pipeline.progress, "planning")
+                proposed = ask_planner(planner, questions, num_plans=num, progress=told)
+            figures = planner_figures(questions, proposed, signed=search is not None, is_valid=is_valid)[ALL]
+            known = [figure for figure in FIGURES if figures["n"] or not figure.startswith("hit@")]
+            seeds[seed] = {figure: figures[figure] for figure in known}
+        mean = {figure: sum(one[figure] for one in seeds.values()) / len(seeds) for figure in known}
+        scores[name] = PlannerScore(mean | {figure: int(mean[figure]) for figure in FIGURES[:2]}, seeds)
+    return scores, rejects
+
+
+def plans_of(pipeline: Pipeline) -> PlansSection:
+    """Return the run's section about plans; ConfigError where it has none."""
+    plans = pipeline.config.plans
+    if plans is None:
+        raise ConfigError(f"run {pipeline.config.name!r} trains no planner: give its configuration a section 'plans'")
+    return plans
+
+
+def planner_keys(pipeline: Pipeline) -> list[str]:
+    """Return the stages that must be done before planners can be asked."""
+    plans = plans_of(pipeline)
+    stages = [f"plans-{name}-seed{seed}" for name in plans.planners for seed in plans.seeds]
+    needs = {need for stage in stages for need in pipeline.specs[stage].needs}
+    return [key for key in pipeline.specs if key in needs]
+
+
 def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
     """Print one row per planner and seed, and their mean."""
-    from flows.plan_scores import FIGURES
-
     rows = []
     for name, score in scores.items():
         if len(score.seeds) > 1:
@@ -65,7 +133,6 @@ def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
 
 
 def _cells(figures: Mapping[str, float]) -> list[str]:
-    from flows.plan_scores import FIGURES
     from kgqa_core.evaluation.tables import UNKNOWN
 
     shown = {name: f"{value:.0f}" if name.startswith("n") else f"{value:.2f}" for name, value in figures.items()}
@@ -91,8 +158,6 @@ def lm_info(
     """
     pipeline = open_run(conf, settings)
     with working("measuring"):
-        from flows.run import run_missing
-
         if "lm" in pipeline.specs:
             run_missing(pipeline, "lm")
         facts = _tuning_facts(pipeline) if train else model_facts(pipeline)
@@ -118,7 +183,6 @@ def model_facts(pipeline: Pipeline) -> dict[str, Any]:
 
 def _tuning_facts(pipeline: Pipeline) -> dict[str, Any]:
     from flows.train_memory import training_memory
-    from kgqa_core.errors import ConfigError
     from kgqa_core.run.open import base_weights
 
     config, weights = pipeline.config, base_weights(pipeline)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_session import open_run, working
-from kgqa_core.errors import counted
+from flows.cli_init import Names, build_draft, graph_format, header_of
+from flows.cli_session import open_run, run_missing, working
+from kgqa_core.artifacts import written_whole
+from kgqa_core.errors import ConfigError, InputError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,9 +42,7 @@ def make_questions(
     num: Annotated[int, typer.Option(min=1, help="How many questions.")] = 3000,
     hops: Annotated[int, typer.Option(min=1, max=4, help="The most relations from topic to answers.")] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Another number gives other questions.")] = 0,
-    names: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Names of entities and relations, where triples use ids.")
-    ] = None,
+    names: Names = None,
     max_rejected: Annotated[
         float | None, typer.Option(min=0, max=1, help="The share of lines of TRIPLES that may be unusable.")
     ] = None,
@@ -58,8 +58,6 @@ def make_questions(
     """
     import numpy as np
 
-    from kgqa_core.artifacts import written_whole
-    from kgqa_core.errors import ConfigError
     from kgqa_core.run.open import graph_of
 
     files = {split: out / f"{split}.jsonl" for split in ("train", "dev")}
@@ -86,16 +84,11 @@ def _built(path: Path, names: Path | None, out: Path, max_rejected: float | None
     given = {"names": names and str(names.absolute()), "max_reject_ratio": max_rejected}
     told = {key: value for key, value in given.items() if value is not None}
     if path.suffix in (".yaml", ".yml"):
-        from flows.run import run_missing
-        from kgqa_core.errors import ConfigError
-
         if told:
             raise ConfigError(f"{path} says itself what its graph is: write dataset.graph.{next(iter(told))} there")
         pipeline = open_run(path, [])
         run_missing(pipeline, "graph")
         return pipeline
-    from flows.cli_init import build_draft, graph_format, header_of
-
     section = {"format": (form := graph_format(path)), "path": str(path.absolute()), **header_of(path, form)}
     questions = {"format": "jsonl", "files": {"train": str(path.absolute())}}  # none yet: only the graph is built
     return build_draft({"graph": {**section, **told}, "questions": questions}, out, "graph")
@@ -108,7 +101,6 @@ def draw_questions(graph: KnowledgeGraph, *, num: int, hops: int, seed: int) -> 
     """
     import numpy as np
 
-    from kgqa_core.errors import InputError
     from kgqa_core.graph.follow import follow_layers
     from kgqa_core.instructions.plan import PathConstraints
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flows.one_question import SystemReply
     from flows.summary import RunSummary
     from kgqa_core.run.ask import Answer
-    from kgqa_core.run.pipeline import StageStatus
     from kgqa_core.types import Reject
     from tasks.tracking import Published
 
@@ -88,21 +87,6 @@ def print_scores(figures: Mapping[str, Any]) -> None:
         say(f"! {unknown:,} of {figures['n']:,} questions have no ground truth: they count as wrong in all figures")
 
 
-def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, Sequence[str]]) -> None:
-    """Print where every stage stands, and which runs of the home are not told about yet."""
-    rows = [
-        (stage.key, stage.state, stage.why, "/".join(stage.folder.parts[-2:]) if stage.folder else "")
-        for stage in stages
-    ]
-    print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
-    for what, names in runs.items():
-        then = "The next run tells Prefect and MLflow about them."
-        if what == "refused":
-            then = f"MLflow takes none of them; {home / 'outbox'} has their notes."
-        if names:
-            say(f"Runs {what} ({len(names)}): {', '.join(names)}. {then}")
-
-
 def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None:
     """Print the main results of a run, or what it made of the data, and up to four things to do next.
 
@@ -117,7 +101,7 @@ def print_summary(summary: RunSummary, conf: str, mlflow_ui: str | None) -> None
         title = f"Results of {summary.name}, {PERCENT}, [95 % interval]{more}"
         print_table(title, RESULTS, results[:MAX_ROWS], figures_from=2)
     elif summary.planners:
-        from flows.result_tables import PLANNER_HEADER, planner_cells
+        from flows.summary import PLANNER_HEADER, planner_cells
 
         cells = planner_cells(summary.planners)
         print_table(f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, cells, figures_from=2)
@@ -225,7 +209,7 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
 
 def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
     """Print the figures of who answered a file of questions, and of the controls where they were asked for."""
-    from flows.result_tables import COLUMNS, figure_cells
+    from flows.summary import COLUMNS, figure_cells
 
     systems = {system: figures, **figures.get("controls", {})}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]

@@ -1,17 +1,14 @@
-"""``kgqa promote``, ``rollback`` and ``history``: which release answers, who changed that, and why."""
+"""``kgqa promote``, ``rollback``, ``history`` and ``serve``: which release answers, who changed that, and answering."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flows.cli_output import print_json, print_table
-from flows.cli_session import Conf, Json, Settings, working
-
-if TYPE_CHECKING:
-    from kgqa_core.config import RunConfig
+from flows.cli_session import Conf, Json, Settings, read_run, working
 
 To = Annotated[str | None, typer.Option("--to", metavar="RELEASE", help="Which one: its id, or how that begins.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for kgqa history.")]
@@ -51,7 +48,7 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
     with working("reading"):
         from tasks.release import champion_of, releases_of
 
-        releases = releases_of(read(conf, settings))
+        releases = releases_of(read_run(conf, settings))
         moves = releases.moves()
         champion, ids = champion_of(moves), releases.ids()
     if as_json:
@@ -68,7 +65,7 @@ def history(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
 
 def move_and_print(conf: Conf, settings: Settings, to: str | None, why: str, as_json: bool, *, back: bool) -> None:
     """Move the champion and say what came of it."""
-    config = read(conf, settings)
+    config = read_run(conf, settings)
     with working("rolling back" if back else "promoting"):
         from flows.gated import move_champion
         from tasks.release import releases_of
@@ -84,8 +81,24 @@ def move_and_print(conf: Conf, settings: Settings, to: str | None, why: str, as_
         typer.echo(f"{move.kind}: {move.from_release or 'none'} -> {champion.id} ({why})")
 
 
-def read(conf: Conf, settings: Settings) -> RunConfig:
-    """Read a run configuration, as the user gave it."""
-    from kgqa_core.config_file import read_config
+def serve(
+    conf: Conf,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", envvar="KGQA_SERVE_PORT")] = 8000,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where it listens; it has no password.")] = "127.0.0.1",
+    settings: Settings = None,
+) -> None:
+    """Answer questions over HTTP by the champion, whoever that is; a new one takes over without a request lost.
 
-    return read_config(conf, settings or ())
+    \b
+    Example:
+      kgqa serve conf/nightly.yaml --port 8000
+    """
+    from tasks.release import releases_of
+    from tasks.services import require_free
+
+    config = read_run(conf, settings)
+    require_free(host, port, "--port")
+    with working("serving"):
+        from tasks.serving import serve as serve_champion
+
+        serve_champion(releases_of(config), host=host, port=port)

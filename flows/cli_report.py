@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,6 @@ def view(
       kgqa view conf/demo.yaml --set systems.num_questions=20
       kgqa view conf/demo.yaml@etd conf/demo.yaml@rog --port 0
     """
-    from functools import partial
     from http.server import ThreadingHTTPServer
 
     from flows.live import LiveHandler, LivePages

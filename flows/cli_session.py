@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
+    from kgqa_core.config import RunConfig
     from kgqa_core.run.pipeline import Pipeline
 
 P = ParamSpec("P")
@@ -56,13 +57,27 @@ Settings = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
+def read_run(conf: Path, settings: Sequence[str] | None = None) -> RunConfig:
+    """Return a run configuration as the user gave it."""
+    from kgqa_core.config_file import read_config
+
+    return read_config(conf, settings or ())
+
+
 def open_run(conf: Path, settings: Sequence[str] | None) -> Pipeline:
     """Return the stages of a run configuration."""
-    from kgqa_core.config_file import read_config
     from kgqa_core.run.pipeline import Pipeline
     from tasks.release import resolve_start
 
-    return Pipeline(resolve_start(read_config(conf, settings or ()))[0])
+    return Pipeline(resolve_start(read_run(conf, settings))[0])
+
+
+def run_missing(pipeline: Pipeline, *keys: str) -> None:
+    """Make the stages ``keys`` and what they read, and nothing else; where all are done, Prefect is not even loaded."""
+    if any(pipeline.find(key) is None for key in keys):
+        from flows.run import run_flow
+
+        run_flow("make_stages", pipeline.config, keys=keys)
 
 
 def as_given(conf: Path | str, settings: Sequence[str] | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli_output import print_json, print_table, say, show_cell
 from flows.cli_session import Conf, Json, Settings, make_console, open_run, working
-from kgqa_core.errors import counted
+from kgqa_core.errors import ArtifactError, ConfigError, QueryError, counted
 
 if TYPE_CHECKING:
     from kgqa_core.artifacts import Artifact
@@ -47,8 +48,6 @@ def sql(
       kgqa sql conf/demo.yaml "select relation, count(*) from facts group by all"
       kgqa sql conf/demo.yaml "from facts where head_name = 'The Drowned Harbour'" --out harbour.csv
     """
-    from kgqa_core.errors import ConfigError
-
     if query is None and out is not None:
         raise ConfigError("--out needs a query, such as: from facts")
     pipeline = open_run(conf, settings)
@@ -61,10 +60,7 @@ def answer(
     pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None, *, refused: bool = False
 ) -> dict[str, Any]:
     """Return what a query finds, or where it was written; without a query, the views. The run must have artifacts."""
-    from tempfile import TemporaryDirectory
-
     from flows.sql_views import CAST, open_views
-    from kgqa_core.errors import ConfigError, QueryError
 
     artifacts = artifacts_of(pipeline, refused=refused)
     if changes := pipeline.remembered("changes"):
@@ -102,8 +98,6 @@ def answer(
 
 def artifacts_of(pipeline: Pipeline, *, refused: bool = False) -> dict[str, Artifact]:
     """Return what a run has made, of the accepted build unless ``refused``; ArtifactError where there is nothing."""
-    from kgqa_core.errors import ArtifactError
-
     if not refused and pipeline.use_accepted():
         say("The last build is not the accepted one: this is the accepted one (--refused: the other).", err=True)
     artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from flows.cli_output import print_table, show_cell
 from flows.cli_session import Conf, Settings, open_run, working
 from kgqa_core.artifacts import written_whole
-from kgqa_core.errors import counted
+from kgqa_core.errors import ConfigError, InputError, LinkError, counted, nearest, shorten
 
 if TYPE_CHECKING:
     from flows.neighbourhood import Neighbourhood
@@ -52,8 +53,6 @@ def subgraph(
       kgqa subgraph conf/webqsp-nsm.yaml --question WebQTest-0 --format tsv > triples.tsv
       kgqa subgraph conf/freebase-webqsp.yaml --topic m.0d3k14 --format parquet --out neighbourhood.parquet
     """
-    from kgqa_core.errors import ConfigError
-
     if (question is None) == (topic is None):
         raise ConfigError("give either --question ID or --topic NAME")
     if format == "parquet" and (out is None or limit is not None):
@@ -91,8 +90,6 @@ def topics_of(pipeline: Pipeline, question_id: str) -> list[int]:
     """Return the topics of a linked question; LinkError, with the nearest ids, where there is none of that id."""
     import pyarrow.parquet as pq
 
-    from kgqa_core.errors import LinkError, nearest, shorten
-
     table = pq.read_table(pipeline.artifact("questions").folder / "questions.parquet", columns=["id", "topics"])
     ids = table["id"].to_pylist()
     if question_id not in ids:
@@ -104,8 +101,6 @@ def topics_of(pipeline: Pipeline, question_id: str) -> list[int]:
 
 def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int | None) -> None:
     """Write a neighbourhood to standard output or to a file."""
-    from kgqa_core.errors import InputError
-
     if out is not None and not out.absolute().parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.absolute().parent}")
     if format == "parquet" and out is not None:
@@ -128,8 +123,6 @@ def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int
 
 def lines_of(found: Neighbourhood, format: str, limit: int | None) -> Iterable[str]:
     """Yield the lines of a TSV file with a header, or JSON lines; a TSV has no line breaks or tabs in its values."""
-    import json
-
     from kgqa_core.schemas import NEIGHBOURHOOD
 
     if format == "tsv":

@@ -10,6 +10,7 @@ import typer
 
 from flows.cli_output import print_json, print_table
 from flows.cli_session import Json, working
+from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from tasks.services import Services
@@ -58,19 +59,18 @@ def up(
       kgqa up --prefect-port 4300 --mlflow-port 5300 --worker kgqa-cpu --worker kgqa-gpu
     """
     from kgqa_core.config_file import home_here
-    from tasks.services import read_services
+    from tasks import services as of
 
     home, fresh = home_here(), False
     if status:
-        services = read_services(home)
+        services = of.read_services(home)
     else:
-        from tasks import services as of
-
-        wanted: dict[str, Any] = {"prefect_port": prefect_port or 4200, "mlflow_port": mlflow_port or 5000}
-        wanted |= {
+        wanted: dict[str, Any] = {
             "host": host or "127.0.0.1",
-            "pools": worker or ["kgqa-cpu"],
+            "prefect_port": prefect_port or 4200,
+            "mlflow_port": mlflow_port or 5000,
             "deployments": deployments_file(deployments),
+            "pools": worker or ["kgqa-cpu"],
         }
         with working("starting"):
             if foreground:
@@ -103,8 +103,6 @@ def down(as_json: Json = False) -> None:
 
 def deployments_file(given: Path | None) -> Path:
     """Return the file of deployments: the one given, of this folder, or that comes with kgqa; ConfigError without."""
-    from kgqa_core.errors import ConfigError
-
     tried = [given] if given else [Path.cwd() / FILE, PROJECT / FILE]
     if found := next((file for file in tried if file.is_file()), None):
         return found
@@ -119,8 +117,6 @@ def require_as_asked(
     host: str | None,
 ) -> None:
     """Raise ConfigError where what runs already has not the workers, deployments, ports or address asked for."""
-    from kgqa_core.errors import ConfigError
-
     lacking = [f"a worker of {pool}" for pool in pools or () if pool not in services.pools]
     if deployments is not None and str(deployments.resolve()) != services.deployments:
         lacking.append(f"the deployments of {deployments}")
@@ -139,19 +135,19 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     from tasks.mlflow_store import mask
     from tasks.services import MLFLOW, PREFECT, healthy, is_alive
 
-    names = [*dict.fromkeys((PREFECT, MLFLOW, *services.names))] if services else []
-    states = {name: healthy(services, name) for name in names} if services else {}
-    everything = bool(states) and all(states.values())
-    addresses = (
-        {PREFECT: mask(services.prefect.removesuffix("/api")), MLFLOW: mask(services.mlflow)} if services else {}
-    )
+    if services is None:
+        if as_json:
+            print_json({"up": False, "started_now": fresh, "services": {}})
+        else:
+            typer.echo("Nothing runs: kgqa up starts it.")
+        return False
+    states = {name: healthy(services, name) for name in dict.fromkeys((PREFECT, MLFLOW, *services.names))}
+    everything = all(states.values())
+    addresses = {PREFECT: mask(services.prefect.removesuffix("/api")), MLFLOW: mask(services.mlflow)}
     if as_json:
         found = {name: {"up": up, "address": addresses.get(name)} for name, up in states.items()}
         print_json({"up": everything, "started_now": fresh, "services": found})
         return everything
-    if services is None:
-        typer.echo("Nothing runs: kgqa up starts it.")
-        return False
     rows = []
     for name, is_up in states.items():
         process = services.processes.get(name)
@@ -169,10 +165,7 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     if services.own:
         typer.echo(f"Our servers listen on {services.host}. {'' if services.host in LOOPBACK else NOT_LOCAL}".rstrip())
     if fresh:
-        typer.echo(
-            "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL="
-            + mask(services.prefect)
-            + ")"
-        )
+        api = mask(services.prefect)
+        typer.echo(f"Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL={api})")
         typer.echo("End it all:   kgqa down")
     return everything

@@ -34,11 +34,12 @@ def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, pa
         with suppress(ArtifactError):  # said where it is asked or served
             releases.restore(one)
     found: dict[str, Any] = {"challenger": challenger.id, "champion": before}
-    if champion is not None and champion.id == challenger.id:
-        why = f"nothing new: release {champion.id} is the champion already"
-        return replace(summary, gate={**found, "promoted": False, "reason": why, "markdown": f"{why}\n"})
-    if back := releases.rolled_back(challenger.id):  # else the next run would undo what somebody on call decided
+    why = ""
+    if challenger.id == before:
+        why = f"nothing new: release {before} is the champion already"
+    elif back := releases.rolled_back(challenger.id):  # else the next run would undo what somebody on call decided
         why = f"nothing new: release {challenger.id} was rolled back on {back.when} ({back.why}); kgqa promote takes it"
+    if why:
         return replace(summary, gate={**found, "promoted": False, "reason": why, "markdown": f"{why}\n"})
     judged = judge(pipeline, challenger, champion, worker=run_as_task)
     kind: MoveKind = "refused" if judged.faults else "promoted"

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flows.cli_compare import side_by_side_of
 from flows.report import Beside, build, script
 from flows.report_about import answered, beside_of, curves, overview_of, stored_comparison
 from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.evaluation.runs import read_system_run
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
-from tasks.garbage import HISTORY, runs_at_work
+from tasks.garbage import history_file, runs_at_work
 from tasks.release import model_name
-
-if TYPE_CHECKING:
-    from kgqa_core.run.pipeline import Pipeline
 
 KEPT = 2  # versions: an open page still reads the one before
 STATE = "/data/version.js"
@@ -45,7 +45,7 @@ class LivePages:
             folders = [str(found[key].folder) for key in keys if key not in missing]
             name, home = self.pipeline.config.name, self.pipeline.home
             # A later run, and a move of the champion, are on the page too.
-            told = (home / "runs" / HISTORY / f"{name}.json", home / "releases" / model_name(name) / "moves.json")
+            told = (history_file(home, name), home / "releases" / model_name(name) / "moves.json")
             seen = [file.read_text(encoding="utf-8") for file in told if file.is_file()]
             version = hashlib.sha256("\0".join([*folders, *seen]).encode()).hexdigest()[:16]
             if version not in self.versions:
@@ -54,9 +54,6 @@ class LivePages:
             return {"version": version, "missing": missing, "at_work": at_work}
 
     def _write(self, version: str, missing: Sequence[str]) -> None:
-        from flows.cli_compare import side_by_side_of
-        from kgqa_core.evaluation.runs import read_system_run
-
         runs, title = answered(self.pipeline), self.pipeline.config.name
         systems = stored_comparison(self.pipeline)
         if systems is None and runs:

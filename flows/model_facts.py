@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import transformers
 
@@ -33,7 +34,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return a local model's facts; if its weights fit the free memory, it is loaded and timed.
 
-    Speeds are None where it was not loaded; ``free_bytes`` is 0 where the system does not tell. Raises as ``load``.
+    Speeds are None where it was not loaded. Raises as ``load``.
     """
     folders.read_config(folder)
     if adapter is not None:
@@ -51,7 +52,7 @@ def describe(
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     free, model = free_memory(device), None
     speeds: tuple[float | None, float | None] = (None, None)
-    if round(weights) <= (free or math.inf):
+    if round(weights) <= free:
         how: Any = {"dtype": dtype, "quantise": quantise, "device": device, "hash_file": hash_file}
         model = open_local(folder, adapter=adapter, **how)
         speeds = measure(model)
@@ -89,12 +90,7 @@ def measure(model: LocalModel) -> tuple[float, float]:
 
 
 def free_memory(device: str) -> int:
-    """Return the free bytes of a device's memory, 0 where the system does not tell."""
+    """Return the free bytes of a device's memory."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else 0
+    return int(psutil.virtual_memory().available)

@@ -14,6 +14,7 @@ from typing import Concatenate, Literal, ParamSpec
 
 import yaml
 from prefect import flow
+from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
@@ -34,7 +35,7 @@ from tasks.objects import fetch_inputs
 from tasks.outbox import OpenNote, end_killed, log_failure, noted
 from tasks.release import releases_of, resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool, write_results_artifact
+from tasks.runtime import StageTasks, dataset_lock, mark_crashed, only_process, train_in_pool
 from tasks.sweep_points import SweepPoint, join_repetitions, read_sweep
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
@@ -48,11 +49,6 @@ for _name in OURS:  # a worker knows no command that does it: else Prefect shows
 outlive_worker()
 
 
-def open_pipeline(config: RunConfig | Path) -> Pipeline:
-    """Return the stages of a run configuration, or of the file that holds one (what a deployment passes)."""
-    return open_started(given(config))[0]
-
-
 def open_started(config: RunConfig) -> tuple[Pipeline, str | None]:
     """Return the stages of a run, and the release that its explorer starts from, if any."""
     resolved, parent = resolve_start(config)
@@ -60,7 +56,7 @@ def open_started(config: RunConfig) -> tuple[Pipeline, str | None]:
 
 
 def given(config: RunConfig | Path) -> RunConfig:
-    """Return a run configuration as the user gave it."""
+    """Return a run configuration as the user gave it, or what the file holds that a deployment passes."""
     return read_config(config) if isinstance(config, Path) else config
 
 
@@ -185,12 +181,20 @@ def lacks_explorer(pipeline: Pipeline) -> bool:
     return any(pipeline.find(key) is None for key, spec in pipeline.specs.items() if spec.stage == "explorer")
 
 
-def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
-    """Show what a run measured, or how it failed, in Prefect's UI, with a link to MLflow."""
+def show_results(
+    name: str,
+    shown: Published | None,
+    markdown: str,
+    *,
+    kind: str = "results",
+    description: str = "What this run measured",
+) -> None:
+    """Show what a run measured, or how it failed, as the artifact ``KIND-NAME`` in Prefect's UI, linked to MLflow."""
     report = f" · [report]({shown.report})" if shown and shown.report else ""
     link = f"[This run in MLflow]({shown.page}) · [all runs]({shown.table}){report}" if shown else ""
+    key = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")  # Prefect takes no other letters
     try:
-        write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
+        create_markdown_artifact("\n\n".join(filter(None, (link, markdown))), key=key, description=description)
     except Exception as problem:  # Prefect is away or busy: the results are in the artifacts
         _log.warning("Prefect does not show the results: %s: %s", type(problem).__name__, mask(str(problem)))
 
@@ -227,7 +231,7 @@ def train_explorer(config: RunConfig | Path, counts_for: str | None = None) -> R
 @by_one_process
 def evaluate(config: RunConfig | Path) -> RunSummary:
     """Score the explorers beside their controls; a run with systems puts those side by side, and tells MLflow."""
-    compares = open_pipeline(config).config.systems is not None
+    compares = given(config).systems is not None
     return make(config, "comparison" if compares else "evaluation", tracked=compares)
 
 
@@ -235,7 +239,7 @@ def evaluate(config: RunConfig | Path) -> RunSummary:
 @by_one_process
 def train_reasoner(config: RunConfig | Path) -> RunSummary:
     """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
-    pipeline = open_pipeline(config)
+    pipeline, _ = open_started(given(config))
     run, stages = pipeline.config, {spec.stage for spec in pipeline.specs.values()}
     if run.reasoner is not None and "reasoner" not in stages:
         raise ConfigError(

@@ -41,15 +41,8 @@ SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "confidence"
 CLAIMED = ("claim", "verdict", "gold_verdict")  # of true/false questions
 MORE = (*SPENT, *CLAIMED, "covered", "status", "error", "faithful", "unmatched", "counts", "plans")
 CALLED = ("question_id", "round", "number", "instruction", "prompt", "system_prompt", "texts", "problem", "num_tokens")
-JUDGED = (
-    "gold_ids",
-    "ground_truth",
-    "answer_ids",
-    "prediction",
-    "verdict",
-    "gold_verdict",
-    "decided",
-)  # what verdicts read
+# What verdicts read.
+JUDGED = ("gold_ids", "ground_truth", "answer_ids", "prediction", "verdict", "gold_verdict", "decided")
 FROM_MEMORY = ("direct", "cot")  # systems that read no graph
 LOST = {
     "no path": "no path of as many steps as are searched leads from what the question names to an answer",

@@ -16,23 +16,26 @@ import pyarrow.parquet as pq
 from flows.cli_lint import lint_tables, read_lint
 from flows.cli_output import CHANGES_HEADER, CHANGES_TITLE, PERCENT, change_rows
 from flows.report import MOST_SINGLE, Beside, build, packed
-from flows.result_tables import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
+from flows.summary import ANSWER_HEADER, HEADER, answer_cells, remark_sentences, report_cells
 from kgqa_core.artifacts import read_artifact
 from kgqa_core.errors import counted
 from kgqa_core.evaluation.figures import ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
 from kgqa_core.evaluation.tables import report_scopes
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.coverage import gold_hops
 from kgqa_core.run.ensure import CHANGES, DOCUMENT
-from kgqa_core.run.open import explorer_key
+from kgqa_core.run.open import explorer_key, open_system, search_graph
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import COMPARISON
-from tasks.garbage import HISTORY
+from kgqa_core.tracking import read_record
+from kgqa_core.types import Question
+from tasks.garbage import read_history
 from tasks.release import Releases, champion_of, model_name
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.explore import Exploration
-    from kgqa_core.graph.kg import KnowledgeGraph
-    from kgqa_core.run.pipeline import Pipeline
-    from kgqa_core.types import Question
 
 COSTS = {"calls": "calls_per_question", "tokens": "tokens_per_question", "seconds": "seconds_per_question"}
 PUBLISHED = {  # column of a comparison -> figure of ours
@@ -87,7 +90,9 @@ def beside_of(pipeline: Pipeline, systems: Mapping[str, Any] | None, evaluated: 
     overview = overview_of(systems, evaluated)
     runs = list(runs_over_time(pipeline))
     if len(runs) > 1:
-        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", *_columns(runs), 4))
+        header = list(dict.fromkeys(name for run in runs for name in run))  # not all have the same systems
+        rows = [[run.get(name, "–") for name in header] for run in runs]
+        overview["tables"].append(_table("Runs over time: Hits@1, and who was champion", header, rows, 4))
     about = {"tables": list(data_tables(pipeline)), "curves": [*curves(pipeline), *sweep_curves(pipeline)]}
     about["curves"] += cost_curves(systems["rows"] if systems else ())
     return Beside(overview, about, partial(explored, pipeline), partial(paths_to, pipeline))
@@ -165,10 +170,10 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
     Its figures are those of its comparison; a run that made a release says what became of it.
     """
     home, name = pipeline.home, pipeline.config.name
-    note, root = home / "runs" / HISTORY / f"{name}.json", pipeline.store.root
+    root = pipeline.store.root
     releases = Releases(home, model_name(name))
     moves, made = releases.moves(), [releases.read(id) for id in releases.ids()]
-    for artifacts in json.loads(note.read_text(encoding="utf-8")) if note.is_file() else ():
+    for artifacts in read_history(home, name):
         fingerprints = {one.partition("/")[2] for one in artifacts}
         own = next((one for one in artifacts if one.startswith(f"{COMPARISON}/")), "")
         compared = read_artifact(root / own) if own else None
@@ -177,8 +182,8 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
         found = json.loads((compared.folder / "comparison.json").read_bytes())
         systems = [read_artifact(root / one) for one in artifacts if one.startswith("system/")]
         splits = sorted({str(one.recipe.config["split"]) for one in systems if one})  # figures of others do not compare
-        ended = json.loads((compared.folder / "tracking.json").read_text(encoding="utf-8"))["ended_ms"]
-        line = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(ended / 1000))}
+        ended = time.gmtime(read_record(compared.folder).ended_ms / 1000)
+        line = {"when": time.strftime("%Y-%m-%d %H:%M", ended)}
         line |= {"questions": " ".join([f"{found['num_questions']:,}", *splits]), "release": "–", "state": "–"}
         if release := next((one.id for one in made if set(one.stages.values()) <= fingerprints), ""):
             kinds = [move.kind for move in moves if move.to_release == release]
@@ -187,12 +192,6 @@ def runs_over_time(pipeline: Pipeline) -> Iterator[dict[str, str]]:
         for row in found["rows"]:
             line[row["system"]] = f"{row['overall']['hits1']:.2f}"
         yield line
-
-
-def _columns(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of lines, not all of which have the same cells."""
-    header = list(dict.fromkeys(name for line in lines for name in line))
-    return header, [[line.get(name, "–") for name in header] for line in lines]
 
 
 def data_tables(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
@@ -223,9 +222,7 @@ def curves(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     """Yield the curves of the run's stages: stage, figure, and points of step and value, thinned out."""
     for key in pipeline.specs:
         artifact = pipeline.find(key)
-        note = artifact.folder / "tracking.json" if artifact is not None else None
-        found = json.loads(note.read_text(encoding="utf-8"))["curves"] if note is not None and note.is_file() else {}
-        for name, points in sorted(found.items()):
+        for name, points in sorted(read_record(artifact.folder).curves.items()) if artifact else ():
             every = -(-len(points) // MOST_POINTS)
             kept = points[: len(points) - 1 : every] + points[-1:]  # the last one always: it is where training ended
             yield {"stage": key, "figure": name, "points": [[step, value] for step, value, _ in kept]}
@@ -273,10 +270,6 @@ def paths_to(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, bool]:
 
     Hops and chains that the files give are not believed: `kgqa lint` counts golds that no path reaches all the same.
     """
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import gold_hops
-    from kgqa_core.run.open import search_graph
-
     wanted, search = set(ids), search_graph(pipeline)
     read = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
     asked = [one for one in read if one.id in wanted and one.answers]
@@ -301,8 +294,6 @@ def explored(pipeline: Pipeline, ids: Sequence[str]) -> dict[str, dict[str, Any]
     from kgqa_core.explorer.explore import ExploreOptions, Lessons
     from kgqa_core.explorer.model import texts_of
     from kgqa_core.explorer.predict import explore_all
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.run.open import open_system
 
     wanted, found = set(ids), dict[str, dict[str, Any]]()
     questions = [

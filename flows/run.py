@@ -48,9 +48,3 @@ def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
         from flows import pipeline as flows
 
         return flows.sweep(path, list(overrides))
-
-
-def run_missing(pipeline: Pipeline, *keys: str) -> None:
-    """Make the stages ``keys`` and what they read, and nothing else; where all are done, Prefect is not even loaded."""
-    if any(pipeline.find(key) is None for key in keys):
-        run_flow("make_stages", pipeline.config, keys=keys)

@@ -64,12 +64,7 @@ def score_file(path: Path) -> dict[str, Any]:
             "scored. Write one into each line, or answer questions that have some: kgqa evaluate CONF --questions FILE"
         )
     strict = {name: float(values[name].mean()) for name in names} | metrics.interval_figures(values)
-    return {
-        "n": len(published),
-        "no_ground_truth": num_unknown,
-        "rog": summarise_rog(published),
-        "strict": strict,
-    }
+    return {"n": len(published), "no_ground_truth": num_unknown, "rog": summarise_rog(published), "strict": strict}
 
 
 def summarise_rog(shares: Sequence[tuple[float, ...]]) -> dict[str, float]:

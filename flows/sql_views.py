@@ -226,19 +226,16 @@ class SharedFile:
     def __init__(self, path: str) -> None:
         self._file, self._own = os.open(path, os.O_RDONLY), local()
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move this thread's place, and return it."""
-        size = os.fstat(self._file).st_size
-        self._own.place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: size}[whence]
-        return self.tell()
+    def seek(self, place: int) -> None:
+        """Move this thread's place."""
+        self._own.place = place
 
     def tell(self) -> int:
         """Return this thread's place."""
         return int(getattr(self._own, "place", 0))
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         """Read from this thread's place."""
-        size = os.fstat(self._file).st_size if size < 0 else size
         found = os.pread(self._file, size, self.tell())
         self._own.place = self.tell() + len(found)
         return found

@@ -10,22 +10,17 @@ from typing import Any
 import yaml
 
 
-def pools_of(file: Path) -> list[str]:
-    """Return the work pools that a file of deployments names."""
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    named = [(one.get("work_pool") or {}).get("name") for one in found.get("deployments") or ()]
-    return [name for name in dict.fromkeys(named) if name]
-
-
 def main(file: Path, pools: list[str]) -> None:
-    """Make the pools that there are not, one of GPUs with one slot, and all deployments of the file."""
+    """Make the pools that a file names, and ``pools``, one of GPUs with one slot, and all deployments of the file."""
     from prefect import get_client
     from prefect.cli import app
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    named = [(one.get("work_pool") or {}).get("name") for one in found.get("deployments") or ()]
     with get_client(sync_client=True) as client:
-        for pool in dict.fromkeys([*pools_of(file), *pools]):
+        for pool in dict.fromkeys(filter(None, [*named, *pools])):
             slots = 1 if pool.endswith("-gpu") else None  # two trainings never share a card
             try:
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", concurrency_limit=slots))

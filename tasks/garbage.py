@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, write_json, written_whole
+from kgqa_core.artifacts import JOURNAL, MANIFEST, Artifact, read_artifact, read_note, written_whole
 from kgqa_core.errors import InputError, KgqaError, nearest, shorten
-from kgqa_core.run.inputs import FETCHED, known_files
+from kgqa_core.run.inputs import FETCHED, known_files, write_note
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages import known_stages
 from tasks.leftovers import flow_lock, is_free
@@ -55,14 +55,23 @@ class Garbage:
 
 def note_run(home: Path, name: str, outcomes: Sequence[StageOutcome]) -> None:
     """Note what a finished run of a configuration is made of."""
-    path = home / "runs" / HISTORY / f"{name}.json"
     made = sorted("/".join(outcome.artifact.folder.parts[-2:]) for outcome in outcomes)
-    before = [one for one in _read(path, []) if one != made]  # a run with nothing new is no other run
+    before = [one for one in read_history(home, name) if one != made]  # a run with nothing new is no other run
+    write_note(history_file(home, name), [*before, made][-RUNS_NOTED:])
+
+
+def history_file(home: Path, name: str) -> Path:
+    """Return the note of what the last runs of a configuration are made of."""
+    return home / "runs" / HISTORY / f"{name}.json"
+
+
+def read_history(home: Path, name: str) -> list[list[str]]:
+    """Return the artifacts, ``stage/fingerprint``, of each of the last runs; nothing where they are not noted."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, [*before, made][-RUNS_NOTED:])
-    except OSError as problem:  # the artifacts themselves are whole
-        _log.warning("cannot write the note %s: %s", path, problem)
+        found = json.loads(history_file(home, name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return found if isinstance(found, list) else []
 
 
 def pin(home: Path, name: str) -> None:
@@ -103,7 +112,7 @@ def find_garbage(home: Path, *, last: int, days: float, run: str | None = None) 
     releases = dict(_releases(home))
     kept = _kept_releases(home, releases, last)
     needed = _needed(home, artifacts, last, [releases[folder] for folder in kept])
-    mine = set(artifacts) if run is None else {name for made in _history(home, run) for name in made}
+    mine = set(artifacts) if run is None else {name for made in read_history(home, run) for name in made}
     dead = [one.folder for name, one in artifacts.items() if name in mine and name not in needed]
     found = [(folder, f"artifact {folder.parent.name}") for folder in dead]
     found += [(f, "release") for f in releases if f not in kept and run in (None, releases[f].get("run"))]
@@ -148,9 +157,9 @@ def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: lis
     pins = read_pins(home)
     stages = {artifact.fingerprint: name for name, artifact in artifacts.items()}
     names = {path.stem for path in (home / "runs" / HISTORY).glob("*.json")}
-    wanted = {name for run in names for made in _history(home, run)[0 if run in pins else -last :] for name in made}
+    wanted = {name for run in names for made in read_history(home, run)[0 if run in pins else -last :] for name in made}
     notes = [*(home / "runs").glob("*.json"), *(home / "runs" / "accepted").glob("*.json")]
-    fingerprints = {one for path in notes for one in _read(path, {}).values() if isinstance(one, str)}
+    fingerprints = {one for path in notes for one in read_note(path).values() if isinstance(one, str)}
     fingerprints |= {one for one in stages if one.startswith(tuple(pins))}
     fingerprints |= {one for release in releases for one in release["stages"].values()}
     for note in (home / "runs" / "builds").glob("*.json"):
@@ -180,13 +189,9 @@ def _needed(home: Path, artifacts: dict[str, Artifact], last: int, releases: lis
     return needed
 
 
-def _history(home: Path, run: str) -> list[list[str]]:
-    return _read(home / "runs" / HISTORY / f"{run}.json", [])
-
-
 def _accepted_builds(note: Path) -> list[dict[str, str]]:
     """Return the builds that a run can go back to, as stage -> fingerprint; the one that readers had last is last."""
-    lines = [line["stages"] for line in _read(note, {"builds": []})["builds"] if line["what"] != "refused"]
+    lines = [line["stages"] for line in read_note(note).get("builds", []) if line["what"] != "refused"]
     return [stages for place, stages in enumerate(lines) if stages not in lines[place + 1 :]]
 
 
@@ -201,7 +206,7 @@ def _artifacts(home: Path) -> Iterator[Artifact]:
 def _releases(home: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for manifest in sorted((home / "releases").glob("*/*/release.json")):
         if _is_whole(manifest.parent):
-            yield manifest.parent, _read(manifest, {"stages": {}})
+            yield manifest.parent, read_note(manifest) or {"stages": {}}
 
 
 def _is_whole(folder: Path) -> bool:
@@ -230,7 +235,7 @@ def _kept_releases(home: Path, releases: dict[Path, dict[str, Any]], last: int) 
 
 def _unused_inputs(home: Path, needed: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Yield the folders ``fetched/ID`` of which nothing needed was made; a run that wants one fetches it again."""
-    manifests = [_read(folder / MANIFEST, {}) for folder in needed]
+    manifests = [read_note(folder / MANIFEST) for folder in needed]
     origins = [origin for manifest in manifests for origin in manifest.get("origins", {}).values()]
     below, etags = {f"{one['address']}/" for one in origins}, {one["etag"] for one in origins} - {""}
     for unit in (home / FETCHED).glob("*"):
@@ -267,7 +272,7 @@ def _leftovers(home: Path) -> Iterator[tuple[Path, str]]:
         if not lock.with_suffix(".json").exists() and is_free(lock):
             yield lock, "lock file"
     for log in (home / "run").glob("prefect-*.log"):
-        if log.name not in [_read(path, {}).get("log") for path in (home / "run").glob("process-*.json")]:
+        if log.name not in [read_note(path).get("log") for path in (home / "run").glob("process-*.json")]:
             yield log, "old log"
 
 
@@ -289,11 +294,3 @@ def _size(path: Path, names: Counter[tuple[int, int]]) -> int:
             names[inode] += 1
             num_bytes += status.st_size if file.is_file() and names[inode] == status.st_nlink else 0
     return num_bytes
-
-
-def _read(path: Path, otherwise: Any) -> Any:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return otherwise
-    return found if isinstance(found, type(otherwise)) else otherwise

@@ -18,25 +18,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kgqa_core.artifacts import Artifact, Recipe, read_artifact, read_note, write_json
 from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import MAX_NUMBER, size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
-from kgqa_core.evaluation.metrics import score_outcomes
-from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
+from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
+from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.graph.kg import read_step
+from kgqa_core.graph.supervision import read_supervision, write_supervision
 from kgqa_core.run import open as opening
+from kgqa_core.run.ask import torch_threads
 from kgqa_core.run.ensure import Worker, ensure, work_here
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.systems import system_key
+from kgqa_core.systems.controls import load_template_control
+from kgqa_core.text.encoder import encode_cached
 from kgqa_core.tracking import Recorder, write_record
+from kgqa_core.types import Question
 from tasks.release import ARTIFACTS, PINNED, Release
 from tasks.verdict import LOSS, Judged, judge_challenger
-
-if TYPE_CHECKING:
-    from kgqa_core.types import Question
 
 GATE, GATE_VERSION, ANSWERS, ANSWERS_VERSION = "gate", 5, "gate-answers", 1  # the stages, and their versions
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
@@ -128,10 +131,6 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
     recipe = Recipe(ANSWERS, ANSWERS_VERSION, limits, {**inputs, "explorer": explorer.content})
 
     def write(folder: Path) -> None:
-        from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
-        from kgqa_core.run.ask import torch_threads
-        from kgqa_core.text.encoder import encode_cached
-
         graph, encoder = opening.graph_of(pipeline), opening.encoder_of(card.encoder)
         if encoder.name != card.encoder_name:
             raise ArtifactError(f"the release {release.id} reads texts by {card.encoder_name}; here is {encoder.name}")
@@ -160,11 +159,6 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
     return pipeline.store.build(recipe, write)[0]
 
 
-def read_answers(pipeline: Pipeline, name: str, release: Release) -> EvaluatedRun:
-    """Return a release's answers to the gate's questions as a run to be compared."""
-    return read_system_run(answer_gate(pipeline, release).folder / PREDICTIONS, name)
-
-
 def judge(
     pipeline: Pipeline, challenger: Release, champion: Release | None, *, worker: Worker = work_here
 ) -> Judgement:
@@ -186,12 +180,8 @@ def judge(
     while (found := pipeline.store.find(recipe)) and read_note(found.folder / DOCUMENT).get("transient"):
         recipe = replace(recipe, config={**recipe.config, "attempt": int(recipe.config.get("attempt", 1)) + 1})
 
-    def work() -> StageOutcome:
-        def find() -> dict[str, Any]:
-            return find_verdict(pipeline, challenger, champion, controls.folder)
-
-        return write_verdict(pipeline, recipe, find, ids)
-
+    find = partial(find_verdict, pipeline, challenger, champion, controls.folder)
+    work = partial(write_verdict, pipeline, recipe, find, ids)
     return Judgement.of(worker(work, title="judge the challenger", key=GATE, io=False))
 
 
@@ -228,21 +218,24 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
     """Return everything that was found, as verdict.json holds it."""
     section = pipeline.config.gate
     assert section is not None
-    ours = read_answers(pipeline, f"challenger {challenger.id}", challenger)
+    ours = read_system_run(answer_gate(pipeline, challenger).folder / PREDICTIONS, f"challenger {challenger.id}")
     figures, faults, warnings = dict[str, float](), list[str](), list[str]()
     rows: list[Judged] = []
     if champion is not None:
         limits: Any = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
         limits["relations"] = relation_groups(pipeline)
         try:
-            theirs = read_answers(pipeline, f"champion {champion.id}", champion)
+            theirs = read_system_run(answer_gate(pipeline, champion).folder / PREDICTIONS, f"champion {champion.id}")
             rows, needed = judge_challenger(ours, theirs, **limits)
             for name in section.systems:
                 pair = [
                     read_system_run(CarriedRun(pipeline.config, one).answers(name), f"{name} of {one.id}")
                     for one in (challenger, champion)
                 ]
-                rows += [prefixed(row, name) for row in judge_challenger(pair[0], pair[1], **limits)[0]]
+                rows += [
+                    replace(row, where=f"{name}: {row.where}", fault=row.fault and f"{name}: {row.fault}")
+                    for row in judge_challenger(*pair, **limits)[0]
+                ]
         except KgqaError as problem:
             faults.append(f"the champion cannot be asked, kgqa promote goes on without it: {problem}")
     transient = bool(faults)  # may the same challenger pass another time?
@@ -277,8 +270,6 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
 
 def relation_groups(pipeline: Pipeline) -> dict[str, str]:
     """Return question id -> relation group of the gate's questions, without those that no path leads to a gold of."""
-    from kgqa_core.graph.supervision import read_supervision, write_supervision
-
     search = opening.search_graph(pipeline)
     placed = list(search.place(gate_questions(pipeline)))
     with tempfile.TemporaryDirectory() as folder:
@@ -295,21 +286,12 @@ def relation_group(path: Sequence[str]) -> str:
     return relation.partition(".")[0] if FREEBASE.fullmatch(relation) else relation
 
 
-def prefixed(row: Judged, system: str) -> Judged:
-    """Return a row of a system's with its name."""
-    return replace(row, where=f"{system}: {row.where}", fault=row.fault and f"{system}: {row.fault}")
-
-
 def score_control(pipeline: Pipeline, folder: Path) -> float:
     """Return the template control's Hits@1 on the gate's questions, percent."""
-    from kgqa_core.evaluation.metrics import pair_outcome
-    from kgqa_core.systems.controls import load_template_control
-
     search = opening.search_graph(pipeline)
     questions = search.place(gate_questions(pipeline))
     answered = load_template_control(folder / "template_control.json", search).answer(questions)
-    outcomes = [pair_outcome(*pair) for pair in zip(questions, answered, strict=True)]
-    return float(score_outcomes(outcomes).values["hits1"].mean())
+    return float(score_predictions(questions, answered).values["hits1"].mean())
 
 
 def ask_in_fresh_process(

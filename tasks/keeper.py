@@ -28,10 +28,10 @@ from tasks.mlflow_store import mask
 from tasks.outbox import end_killed
 from tasks.poller import Poller, poll_seconds
 from tasks.runtime import NOT_STARTED, mark_crashed
+from tasks.server import LOG_LINES_SHOWN
 from tasks.services import (
     ENDS,
     KEEPER,
-    LOG_LINES_SHOWN,
     MLFLOW,
     POLL_SECONDS,
     PREFECT,
@@ -55,12 +55,7 @@ ASK_SECONDS = 60.0  # between two looks at whether they answer: MLflow logs each
 ANSWER_SECONDS = 30.0  # that such an answer may take: a server that is slow under load is not to be killed
 HUNG_SECONDS = START_SECONDS  # that what runs may answer nothing: a start may take as long
 PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
-PATIENCE = (
-    0.0,
-    3.0,
-    10.0,
-    60.0,
-)  # seconds before the first, second, ... start of what ended; the last one for all later
+PATIENCE = 0.0, 3.0, 10.0, 60.0  # seconds before the first, second, ... start of what ended; the last for all later
 CALM_SECONDS = 600.0  # what ran for so long starts again at once
 MAX_LOG = 20_000_000  # bytes; then it is kept as NAME.log.1, and begins anew
 TRIES = 3  # of a run that its worker could not start

@@ -12,7 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,15 +79,14 @@ class World:
         """Return the same with names as labels."""
         triples = [(self.name(head), relation, self.name(tail)) for head, relation, tail in self.triples]
         asked = [
-            Asked(one.text, self.name(one.topic), tuple(map(self.name, one.answers)), one.chain, one.split, one.hops)
-            for one in self.asked
+            replace(one, topic=self.name(one.topic), answers=tuple(map(self.name, one.answers))) for one in self.asked
         ]
         return World(triples, {}, asked)
 
-    def around(self, topic: str, steps: int = SUBGRAPH_STEPS) -> list[Triple]:
-        """Return the triples within so many steps of a topic."""
+    def around(self, topic: str) -> list[Triple]:
+        """Return the triples within ``SUBGRAPH_STEPS`` of a topic."""
         near, found = {topic}, list[Triple]()
-        for _ in range(steps):
+        for _ in range(SUBGRAPH_STEPS):
             found = [triple for triple in self.triples if triple[0] in near or triple[2] in near]
             near = {label for head, _, tail in found for label in (head, tail)}
         return found
@@ -204,10 +203,9 @@ def translate(world: World, table: Mapping[str, tuple[str, ...]]) -> World:
         places = [head, *(f"{head} {tail} {relation} {step}" for step in steps[1:]), tail]
         for (here, there), step in zip(pairwise(places), steps, strict=True):
             triples.append((there, step[1:], here) if step.startswith("~") else (here, step, there))
-    asked = []
-    for one in world.asked:
-        chain = tuple(new for step in one.chain for new in _walked(step, table))
-        asked.append(Asked(one.text, one.topic, one.answers, chain, one.split, one.hops))
+    asked = [
+        replace(one, chain=tuple(new for step in one.chain for new in _walked(step, table))) for one in world.asked
+    ]
     return World(triples, world.names, asked)
 
 

@@ -208,6 +208,12 @@ def killed(home: Path) -> list[Note]:
     return list(_locked_dead(home))
 
 
+def left_names(home: Path) -> dict[str, list[str]]:
+    """Return the names of the runs that were killed, that wait for MLflow, and that it refused."""
+    left = {"killed": killed(home), "waiting": waiting(home), "refused": refused(home)}
+    return {what: [note.run.name for note in notes] for what, notes in left.items()}
+
+
 def _locked_dead(home: Path) -> Iterator[Note]:
     """Yield the note of each run that was killed, while its lock is held."""
     for seen in [note for note in read_notes(home) if note.run.status == "RUNNING"]:

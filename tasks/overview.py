@@ -11,7 +11,7 @@ from typing import Any
 from kgqa_core.artifacts import read_note
 from kgqa_core.errors import ArtifactError
 from tasks.garbage import runs_at_work
-from tasks.outbox import killed, read_ended, refused, waiting
+from tasks.outbox import left_names, read_ended
 from tasks.release import Releases, champion_of
 from tasks.services import healthy, read_services
 
@@ -25,13 +25,7 @@ def overview(home: Path) -> dict[str, Any]:
     return {
         "home": str(home),
         "services": {name: healthy(services, name) for name in services.names} if services else {},
-        "runs": {
-            "last": read_ended(home)[-NUM_RUNS:],
-            "at_work": runs_at_work(home),
-            "killed": [note.run.name for note in killed(home)],
-            "waiting": [note.run.name for note in waiting(home)],
-            "refused": [note.run.name for note in refused(home)],
-        },
+        "runs": {"last": read_ended(home)[-NUM_RUNS:], "at_work": runs_at_work(home), **left_names(home)},
         "champions": list(champions(home, problems)),
         "drift": list(drift(home)),
         "disk": disk(home),

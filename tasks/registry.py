@@ -17,9 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.run.ask import ServedCard, open_served, read_encoder_name, write_served
+from kgqa_core.run.ask import Answerer, ServedCard, open_served, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, mask, tracking_uri
 from tasks.release import model_name, require_own
 from tasks.run_content import NOTE, FlowRun, Stage
@@ -28,8 +30,6 @@ from tasks.runtime import quick_imports
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
-
-    from kgqa_core.run.ask import Answerer
 
 _log = logging.getLogger(__name__)
 VERSIONS_TAG = "mlflow.modelVersions"  # what MLflow's UI reads of a logged model
@@ -118,8 +118,6 @@ def describe(run: FlowRun, explorer: Stage, stages: Sequence[Stage]) -> ServedCa
 
 def example_rows(stages: Sequence[Stage]) -> list[dict[str, str]]:
     """Return a question of the dataset as the model is asked it: with its topic, and without."""
-    import pyarrow.parquet as pq
-
     questions = _stage(stages, "questions").outcome.artifact.folder / "questions.parquet"
     graph = open_graph(_stage(stages, "graph").outcome.artifact.folder)
     (question,) = next(pq.ParquetFile(questions).iter_batches(1, columns=["text", "topics"])).to_pylist()

@@ -1,4 +1,4 @@
-"""What every flow runs in: the retry policy of tasks, the results artifact. Its server: server.py; Dask: cluster.py.
+"""What every flow runs in: the retry policy of tasks, the locks of runs. Its server: server.py; Dask: cluster.py.
 
 Importing this module does not import Prefect; each function imports what it needs when it is called.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from uuid import UUID
 
 from kgqa_core.artifacts import Artifact, exclusive_lock
 from kgqa_core.errors import KgqaError
@@ -21,8 +21,6 @@ from kgqa_core.run.stages import known_stages
 from tasks.leftovers import flow_lock
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from prefect import Task
     from prefect.client.schemas.objects import State, TaskRun
 
@@ -77,17 +75,6 @@ def _is_io_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> boo
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 
-def write_results_artifact(
-    name: str, markdown: str, *, kind: str = "results", description: str = "What this run measured"
-) -> UUID:
-    """Show ``markdown`` as the artifact ``results-NAME`` of the running flow in Prefect's UI; return its id."""
-    from prefect.artifacts import create_markdown_artifact
-
-    key = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")  # Prefect takes no other letters
-    made = create_markdown_artifact(markdown, key=key, description=description)
-    return cast("UUID", made)  # a coroutine only where called from one
-
-
 def run_as_task(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
     """Do a piece of work as one Prefect task, whose run is called by the stage's key."""
 
@@ -102,11 +89,7 @@ def show_cached(*, title: str, key: str, why: str) -> None:
     """Show a stage that had not to be made, as a task run in the state ``Cached``."""
     from prefect.states import Completed
 
-    @pipeline_task(title, run_name=key)
-    def stage() -> State[None]:
-        return Completed(name="Cached", message=why)
-
-    stage()
+    run_as_task(lambda: Completed(name="Cached", message=why), title=title, key=key, io=False)
 
 
 class StageTasks:
@@ -165,8 +148,6 @@ def mark_crashed(flow_run_id: str) -> None:
 
     Raises KgqaError, after a warning, where Prefect does not answer now.
     """
-    from uuid import UUID
-
     from httpx import HTTPStatusError, TransportError
     from prefect import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId

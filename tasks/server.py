@@ -5,7 +5,6 @@ Importing this module does not import Prefect.
 
 from __future__ import annotations
 
-import http
 import http.client
 import logging
 import os
@@ -21,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 from kgqa_core.artifacts import DISK_CURE, exclusive_lock
 from kgqa_core.errors import ArtifactError, KgqaError
@@ -183,16 +183,8 @@ def _start_server(home: Path, bound: socket.socket, log: Path) -> subprocess.Pop
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, timeout: float) -> None:
     until = time.monotonic() + timeout
     while time.monotonic() < until and process.poll() is None:
-        # http.client, not urllib: a proxy from the environment must not be asked for a local port.
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/api/health")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        except (OSError, http.client.HTTPException):
-            pass  # not listening yet
-        finally:
-            connection.close()
+        if is_healthy(f"http://127.0.0.1:{port}/api"):
+            return
         time.sleep(POLL_SECONDS)
     ended = process.poll() is not None
     what = f"ended with code {process.returncode}" if ended else f"did not answer within {timeout:.0f} s"
@@ -203,6 +195,20 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, 
         cure = f"Prefect's database {str(file)!r} is damaged. Move it away: only the list of past runs is lost."
     said = f"The temporary Prefect server {what}. The end of its log, {str(log)!r}:\n{tail or '(empty)'}\n"
     raise unusable(said, f"{cure} A server of your own is used where PREFECT_API_URL is set.", home)
+
+
+def is_healthy(address: str, timeout: float = 5.0) -> bool:
+    """Say whether a server, of Prefect or MLflow, answers within ``timeout`` seconds."""
+    url = urlsplit(address)  # http.client, as a proxy from the environment is not asked for a local port
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.netloc.rpartition("@")[2], timeout=timeout)
+    try:
+        connection.request("GET", f"{url.path}/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -30,7 +30,7 @@ from kgqa_core.errors import ConfigError
 from tasks.leftovers import end_process, past_proxies, process_started, services_file
 from tasks.logs import worker_settings
 from tasks.mlflow_store import DATABASES, absolute_places, ensure_store, is_server, store_folder
-from tasks.server import unusable
+from tasks.server import LOG_LINES_SHOWN, is_healthy, unusable
 
 TOKEN = "KGQA_SERVICES"  # the environment variable by which every process of ours is known  # noqa: S105
 PREFECT, MLFLOW, KEEPER = "prefect", "mlflow", "keeper"
@@ -38,7 +38,6 @@ START_SECONDS = 300.0  # two fresh databases and four processes take 25 s where 
 GRACE_SECONDS = 30.0  # between asking to end and ending; a flow that is stopped tells MLflow first
 POLL_SECONDS = 0.1
 HEARD_SECONDS = 90.0  # after which Prefect takes a worker that tells nothing for gone
-LOG_LINES_SHOWN = 15
 LOCK_SECONDS = 10.0
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what ends all that runs in the foreground
 
@@ -218,26 +217,12 @@ def start(services: Services, name: str) -> subprocess.Popen[bytes]:
         )
 
 
-def is_healthy(address: str, path: str, timeout: float = 5.0) -> bool:
-    """Say whether a server answers within ``timeout`` seconds."""
-    url = urlsplit(address)  # http.client, as a proxy from the environment is not asked for a local port
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.netloc.rpartition("@")[2], timeout=timeout)
-    try:
-        connection.request("GET", f"{url.path}{path}")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 def healthy(services: Services, name: str, timeout: float = 5.0) -> bool:
     """Say whether a service runs and, of a server, whether it answers; of a worker, whether Prefect hears of it."""
     if name in services.names and not is_alive(services, name):
         return False
     if name in (PREFECT, MLFLOW):
-        return is_healthy(getattr(services, name), "/health", timeout)
+        return is_healthy(getattr(services, name), timeout)
     return name == KEEPER or is_heard(services, name.removeprefix("worker-"), timeout)
 
 

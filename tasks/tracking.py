@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from kgqa_core.artifacts import exclusive_lock
-from kgqa_core.run.pipeline import StageOutcome
 from tasks import outbox, run_content
 from tasks.mlflow_store import LOCK_SECONDS, artifacts_uri, import_mlflow, mask, run_address, store_folder, tracking_uri
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
@@ -60,18 +61,8 @@ class Published:
     versions: tuple[str, ...] = ()  # of registered models that are new: "kgqa-demo/1"
 
 
-def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Published | None:
-    """Tell MLflow about a flow's run that has ended; return None, after a warning, where it could not be told.
-
-    ``outcomes`` are in the order of the flow. Nothing is raised: the run waits in the outbox.
-    """
-    note = outbox.Note(run, tracked=True, stages=tuple(outcomes))
-    outbox.write(home, note)
-    return deliver(home, note)
-
-
 def publish_sweep(home: Path, sweep: SweepContent) -> Published | None:
-    """Tell MLflow about a sweep, unless it knows; return None as ``publish`` does."""
+    """Tell MLflow about a sweep, unless it knows; return None as ``deliver`` does."""
     tags = sweep.whole.tags
     run = FlowRun(
         id=f"sweep-{sweep.fingerprint}",
@@ -91,6 +82,7 @@ def publish_sweep(home: Path, sweep: SweepContent) -> Published | None:
 def deliver(home: Path, mine: outbox.Note) -> Published | None:
     """Tell MLflow about all runs in the outbox that have ended, in order; return where it shows the run of ``mine``.
 
+    None, after a warning, where it could not be told: then the run waits in the outbox.
     A note leaves the outbox once MLflow has all of it. A run that MLflow refuses holds up no other: what can never be
     told is set aside. Nothing is raised: whatever MLflow or its store throws, no finished run must be lost for it.
     """
@@ -243,7 +235,7 @@ def _register(
         return ()
     try:
         return register_explorers(client, run, stages, shown_by, publisher)
-    except Exception as problem:  # as in publish
+    except Exception as problem:  # as in deliver
         _log.warning(
             "no explorer of this run was registered in MLflow: %s: %s. The next run tries again.",
             type(problem).__name__,
@@ -383,7 +375,6 @@ def _log_figures(client: MlflowClient, run_id: str, content: RunContent) -> None
 def _log_table(client: MlflowClient, run_id: str, name: str, path: Path) -> None:
     """Log a Parquet table as it is, and its first rows in the form that MLflow's UI shows."""
     import pandas as pd
-    import pyarrow.parquet as pq
 
     client.log_artifact(run_id, str(path), "tables")
     batch = next(pq.ParquetFile(path).iter_batches(batch_size=ROWS_SHOWN), None)

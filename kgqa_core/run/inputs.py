@@ -12,7 +12,6 @@ import errno
 import logging
 import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def _stamp(file: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def write_note(path: Path, note: Mapping[str, Any]) -> None:
+def write_note(path: Path, note: object) -> None:
     """Write a note that only spares work; where that fails it is logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -73,11 +73,11 @@ def test_an_oracle_answers_beside_whoever_does(
 def test_help_of_every_command_loads_nothing_heavy():
     program = f"""
 import contextlib, io, json, sys
-from flows.cli import main
+from flows.cli import app
 for command in [[], *([name] for name in {COMMANDS})]:
     sys.argv = ["kgqa", *command, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
-        main()
+        app()
     assert "kgqa " + " ".join(command) in shown.getvalue(), shown.getvalue()
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
@@ -142,7 +142,7 @@ def test_a_mistake_is_told_on_standard_error_with_its_exit_code(conf, arguments,
 )
 def test_a_file_that_cannot_be_used_is_told_before_anything_is_made_for_it(conf, monkeypatch, arguments, said):
     made = Mock()
-    monkeypatch.setattr("flows.run.run_missing", made)
+    monkeypatch.setattr("flows.run.run_flow", made)
     if arguments[0] == "score-plans":
         conf.write_text(TOWNS + "plans: {planners: [dense]}\ndense: {}\n", encoding="utf-8")
     done = kgqa(*(argument.replace("CONF", str(conf)) for argument in arguments))
@@ -184,9 +184,9 @@ def test_a_run_that_starts_from_its_own_champion_is_no_contradiction(conf, monke
 
 def test_asking_a_run_does_not_load_mlflow(conf):
     program = (
-        "import sys\nfrom flows.cli import main\n"
+        "import sys\nfrom flows.cli import app\n"
         f"sys.argv = ['kgqa', 'ask', {str(conf)!r}, 'what flows through Bern?']\n"
-        "try:\n    main()\nfinally:\n    print('mlflow' in sys.modules)\n"
+        "try:\n    app()\nfinally:\n    print('mlflow' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 5, done.stderr  # nothing is trained: far enough
@@ -291,7 +291,7 @@ def test_a_system_is_asked_of_a_run_without_a_language_model_and_what_it_needs_i
         raise LinkError("far enough")
 
     monkeypatch.setattr("flows.one_question.ask_system", ask_system)
-    monkeypatch.setattr("flows.run.run_missing", lambda _, *keys: made.extend(keys))
+    monkeypatch.setattr("flows.run.run_flow", lambda *_, keys: made.extend(keys))
     topics = ["--topic", "A", "--topic", "B"]
     done = kgqa("ask", conf, "q?", "--system", system, "--answered-by", "oracle", *topics)
     assert "far enough" in done.stderr

@@ -35,10 +35,10 @@ from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.run.stages import systems as answers
 from kgqa_core.run.stages.systems import Chunk, answer_chunk
 from tasks.run_content import SIDE_BY_SIDE, FlowRun
-from tasks.tracking import publish
 from tests.conftest import Build
 from tests.conftest import kgqa as run_command
 from tests.flows.conftest import Configure
+from tests.tasks.published import publish
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from tests.processes import TIMEOUT, assert_nothing_runs, rubble, visible_files,
 pytestmark = pytest.mark.slow
 
 NUM_KILLS = 3
-COMMAND = "from flows.cli import main; main()"
+COMMAND = "from flows.cli import app; app()"
 # What the command does, without Prefect and its server: two thirds of the time of so small a build.
 STAGES = """
 import sys

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import flows.pipeline
-from flows.cli_lm import model_facts, print_planner_scores
-from flows.plan_scores import PlannerScore, score_plan_file
+from flows.cli_lm import PlannerScore, model_facts, print_planner_scores, score_plan_file
 from flows.summary import summarise
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError

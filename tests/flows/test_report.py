@@ -32,9 +32,9 @@ from tasks.mlflow_store import tracking_uri
 from tasks.release import Releases, model_name, release_id
 from tasks.run_content import FlowRun
 from tasks.sweep import STAGE as SWEEP
-from tasks.tracking import publish
 from tests.conftest import kgqa
 from tests.flows.conftest import Configure
+from tests.tasks.published import publish
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 NAMES = SimpleNamespace(entity_names=["Italy", "Rome", "Monster, Inc.", HOSTILE], relation_names=["capital", "seen_in"])

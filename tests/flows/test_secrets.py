@@ -102,7 +102,7 @@ def test_a_prefect_that_refuses_the_results_is_logged_without_its_password(
         asked = httpx.Request("POST", "https://ann:s3cret@prefect.example/api/artifacts/")
         httpx.Response(401, request=asked).raise_for_status()
 
-    monkeypatch.setattr(pipeline, "write_results_artifact", refuse)
+    monkeypatch.setattr(pipeline, "create_markdown_artifact", refuse)
     monkeypatch.setattr(logging.getLogger("flows.pipeline"), "handle", said.append)  # Prefect takes the root's away
     pipeline.show_results("rivers", None, "| hits1 |")
     (line,) = [record.getMessage() for record in said]

@@ -19,7 +19,7 @@ import pytest
 
 import flows.pipeline
 import tasks.sweep
-from flows.cli_sweep import print_sweep, sweep_document
+from flows.cli import print_sweep, sweep_document
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import DriftError, InputError

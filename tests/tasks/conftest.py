@@ -18,9 +18,8 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.mlflow_store import ensure_store
 from tasks.run_content import FlowRun
-from tasks.tracking import publish
 from tests.conftest import TOWNS, Shared
-from tests.tasks.published import DRAWN
+from tests.tasks.published import DRAWN, publish
 
 
 @pytest.fixture(scope="session")

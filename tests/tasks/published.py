@@ -16,9 +16,10 @@ from mlflow.entities import Run
 from kgqa_core.artifacts import Artifact, Recipe
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.tracking import Point, TrackingRecord, write_record
+from tasks import outbox
 from tasks.mlflow_store import tracking_uri
 from tasks.run_content import FlowRun
-from tasks.tracking import Published
+from tasks.tracking import Published, deliver
 
 LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]  # more than a batch
 TRAINED = {seed: Recipe("explorer", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
@@ -85,6 +86,13 @@ def a_run(number: int = 1, **changes: Any) -> FlowRun:
     text = "name: demo\nexplorer:\n  epochs: 3\n"
     run = FlowRun(f"flow-run-{number}", name, "demo", "demo", "c0ffee", text, "0123abcd", started)
     return replace(run, **changes)
+
+
+def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Published | None:
+    """Tell MLflow about a run that has ended, as a flow does."""
+    note = outbox.Note(run, tracked=True, stages=tuple(outcomes))
+    outbox.write(home, note)
+    return deliver(home, note)
 
 
 def seen(home: Path, uri: str | None = None) -> tuple[MlflowClient, dict[str, Run]]:

@@ -17,9 +17,8 @@ from kgqa_core.errors import ConfigError
 from tasks import outbox
 from tasks.outbox import end_killed, noted, waiting
 from tasks.runtime import mark_crashed, only_process
-from tasks.tracking import publish
 from tests.conftest import Start
-from tests.tasks.published import SYSTEMS, Pipeline, a_run, reused, seen, told
+from tests.tasks.published import SYSTEMS, Pipeline, a_run, publish, reused, seen, told
 
 NOTED = """
 import sys, time

@@ -30,9 +30,9 @@ from tasks.mlflow_store import tracking_uri
 from tasks.registry import load_answerer, point_aliases, register_explorers
 from tasks.release import model_name
 from tasks.run_content import RunStatus, read_stages
-from tasks.tracking import Published, publish
+from tasks.tracking import Published
 from tests.tasks.conftest import TinyRun, copy_store
-from tests.tasks.published import told
+from tests.tasks.published import publish, told
 
 PICKLES = (*(b"\x80" + bytes([version]) for version in range(2, 6)), b"PK\x03\x04")  # and zip, as torch.save writes
 

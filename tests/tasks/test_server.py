@@ -23,7 +23,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 from kgqa_core.errors import ArtifactError, KgqaError
 from tasks import services
 from tasks.leftovers import process_started
-from tasks.runtime import pipeline_task, quick_imports, write_results_artifact
+from tasks.runtime import pipeline_task, quick_imports
 from tasks.server import prefect_server
 from tests.conftest import PROJECT, Start
 from tests.processes import post_json, wait_for
@@ -93,6 +93,8 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
         pid, started = server_of(home)
         from prefect import flow
 
+        from flows.pipeline import show_results
+
         @pipeline_task("read shard", io=True)
         def flaky(number: int) -> int:
             tries.append("io")
@@ -107,7 +109,7 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
 
         @flow(name="halve and double")
         def small_flow(number: int) -> int:
-            write_results_artifact("Demo_1", "| system | hits1 |\n| - | - |\n| explorer | 97.0 |")
+            show_results("Demo_1", None, "| system | hits1 |\n| - | - |\n| explorer | 97.0 |")
             with pytest.raises(ValueError, match="no retry"):
                 wrong()
             return flaky(number)

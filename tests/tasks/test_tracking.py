@@ -25,7 +25,7 @@ from tasks.mlflow_store import ensure_store, tracking_uri
 from tasks.outbox import refused, waiting
 from tasks.overview import overview
 from tasks.run_content import FlowRun
-from tasks.tracking import Published, git_commit, publish
+from tasks.tracking import Published, git_commit
 from tests.conftest import Start
 from tests.tasks.conftest import copy_store
 from tests.tasks.published import (
@@ -38,6 +38,7 @@ from tests.tasks.published import (
     TRAINED,
     Pipeline,
     a_run,
+    publish,
     reused,
     seen,
     table_of,
@@ -313,7 +314,7 @@ TWO_AT_ONCE = """
 import sys
 from pathlib import Path
 from tests.tasks.published import Pipeline, a_run
-from tasks.tracking import publish
+from tests.tasks.published import publish
 home = Path(sys.argv[1])
 stages = Pipeline(home).everything()
 print("ready", flush=True)

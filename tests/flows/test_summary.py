@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.result_tables import (
+from flows.summary import (
     ANSWER_HEADER,
     HEADER,
     answer_cells,
