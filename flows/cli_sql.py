@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +64,7 @@ def answer(
     pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None, *, refused: bool = False
 ) -> dict[str, Any]:
     """Return what a query finds, or where it was written; without a query, the views. The run must have artifacts."""
-    from tempfile import TemporaryDirectory
+    from tempfile import TemporaryDirectory, gettempdir
 
     from flows.sql_views import CAST, open_views
     from kgqa_core.errors import ConfigError, QueryError
@@ -73,7 +75,10 @@ def answer(
     if out is not None and out.resolve().is_relative_to(pipeline.store.root.resolve()):
         raise ConfigError(f"--out {out} lies in the artifact store, which only stages write to; name another folder")
     scratch = pipeline.home / "run"
-    scratch.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        scratch.mkdir(parents=True, exist_ok=True)
+    if not os.access(scratch, os.W_OK):  # somebody else's home
+        scratch = Path(gettempdir())
     memory_limit = pipeline.config.runtime.memory_limit
     with (
         TemporaryDirectory(prefix="sql-", dir=scratch) as spill,
