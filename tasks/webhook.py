@@ -80,4 +80,6 @@ def _send(url: str, content: dict[str, Any]) -> None:
             _log.info("the webhook was told: %s", content["text"])
     except Exception as problem:
         code = f" {problem.code}" if isinstance(problem, urllib.error.HTTPError) else ""
-        _log.warning("the webhook was not told: %s%s", type(problem).__name__, code)
+        reason = getattr(problem, "reason", None)  # of an URLError: it timed out, was refused, has no such name
+        said = type(reason if isinstance(reason, Exception) else problem).__name__
+        _log.warning("the webhook was not told: %s%s", said, code)

@@ -60,7 +60,7 @@ def test_each_move_is_told_once(hook: Replies, releases: Releases) -> None:
     ("given", "said"),
     [
         ("", "HTTPError 500"),
-        (f"http://127.0.0.1:9/{SECRET}", "URLError"),
+        (f"http://127.0.0.1:9/{SECRET}", "ConnectionRefusedError"),
         (f"file:///etc/{SECRET}", "ValueError"),
         (f"http://127.0.0.1:9/ {SECRET}\x07", "InvalidURL"),
     ],
