@@ -170,9 +170,8 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
         typer.echo(f"Our servers listen on {services.host}. {'' if services.host in LOOPBACK else NOT_LOCAL}".rstrip())
     if fresh:
         typer.echo(
-            "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL="
-            + mask(services.prefect)
-            + ")"
+            "Run one now:  prefect deployment run retrain/nightly, or another of prefect deployment ls   "
+            f"(with PREFECT_API_URL={mask(services.prefect)})"
         )
         typer.echo("End it all:   kgqa down")
     return everything
