@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,7 +70,10 @@ def answer(
     if out is not None and out.resolve().is_relative_to(pipeline.store.root.resolve()):
         raise ConfigError(f"--out {out} lies in the artifact store, which only stages write to; name another folder")
     scratch = pipeline.home / "run"
-    scratch.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        scratch.mkdir(parents=True, exist_ok=True)
+    if not os.access(scratch, os.W_OK):  # somebody else's home
+        scratch = Path(gettempdir())
     memory_limit = pipeline.config.runtime.memory_limit
     with (
         TemporaryDirectory(prefix="sql-", dir=scratch) as spill,

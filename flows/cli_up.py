@@ -165,7 +165,9 @@ def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> 
     if services.own:
         typer.echo(f"Our servers listen on {services.host}. {'' if services.host in LOOPBACK else NOT_LOCAL}".rstrip())
     if fresh:
-        api = mask(services.prefect)
-        typer.echo(f"Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL={api})")
+        typer.echo(
+            "Run one now:  prefect deployment run retrain/nightly, or another of prefect deployment ls   "
+            f"(with PREFECT_API_URL={mask(services.prefect)})"
+        )
         typer.echo("End it all:   kgqa down")
     return everything

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -18,6 +18,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
+from flows.cli_session import advising_for
 from flows.gated import judge_release, refuse_release, tell
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.artifacts import Artifact
@@ -60,6 +61,11 @@ def given(config: RunConfig | Path) -> RunConfig:
     return read_config(config) if isinstance(config, Path) else config
 
 
+def advice(config: RunConfig | Path) -> AbstractContextManager[None]:
+    """Let errors name the file of a run configuration as their CONF: a deployment has no command that does it."""
+    return advising_for(config if isinstance(config, Path) else "CONF", ())
+
+
 def name_run() -> str:
     """Return what the running flow is called in Prefect: as in MLflow, by its configuration and when it started."""
     given = flow_run.parameters
@@ -85,7 +91,7 @@ def by_one_process(
         home, began = home_here(), time.time()
         try:
             home = given(config).runtime.home
-            with only_process(home, str(flow_run.id)):
+            with only_process(home, str(flow_run.id)), advice(config):
                 return work(config, *args, **kwargs)
         except KgqaError as problem:
             log_failure(home, str(flow_run.id), run_name(config, began), began, problem)
@@ -119,7 +125,11 @@ def make(
     section = asked.gate if judged or wanted == TRAINING else None
     shared = spent_folder(home, counts_for or run.id) if counts_for or train_on else None
     try:
-        with noted(home, run, tracked=tracks) as note, capped(section, shared, keep=counts_for is not None) as caps:
+        with (
+            noted(home, run, tracked=tracks) as note,
+            capped(section, shared, keep=bool(counts_for)) as caps,
+            advice(config),
+        ):
             worker = StageTasks(note, caps.check)
             try:
                 if fetch_inputs(pipeline):

@@ -76,10 +76,13 @@ def ensure_store(home: Path) -> str:
     try:
         _follow_the_home(folder, store)
     except sqlite3.DatabaseError as problem:
-        raise ArtifactError(
-            f"MLflow's database {store} cannot be used: {problem}. If it is damaged, put back a copy of it, or move it "
-            "away: the list of past runs and models is lost, the artifacts of runs are not"
-        ) from None
+        cure = (
+            "If it is damaged, put back a copy of it, or move it away: the list of past runs and models is lost, the "
+            "artifacts of runs are not"
+        )
+        if "locked" in str(problem):
+            cure = f"Another process has held it for longer than {LOCK_SECONDS:.0f} s: end that, and run again"
+        raise ArtifactError(f"MLflow's database {store} cannot be used: {problem}. {cure}") from None
     return f"sqlite:///{store}"
 
 

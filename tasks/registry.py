@@ -191,7 +191,8 @@ def point_aliases(home: Path, name: str, champion: str | None, challenger: str |
         return True
     except Exception as problem:  # whatever MLflow throws: the champion is noted in the home, and is told again
         why = mask(str(problem))[:500]
-        _log.warning("MLflow's aliases of %s were not moved: %s: %s", name, type(problem).__name__, why)
+        said = "MLflow's aliases of %s wait for the next run; the champion is as it was decided: %s: %s"
+        _log.warning(said, name, type(problem).__name__, why)
         return False
 
 

@@ -323,7 +323,8 @@ class Releases:
     def before_champion(self) -> str:
         """Return the release that a rollback returns to; InputError where there is none.
 
-        That is the champion that the present one replaced; a second rollback goes one further back.
+        That is the champion that the present one replaced; a second rollback goes one further back. Releases that were
+        rolled back are passed over.
         """
         stack: list[str] = []
         for move in self.moves():
@@ -332,9 +333,10 @@ class Releases:
             elif move.kind == "rolled back":
                 at = stack[::-1].index(move.to_release) if move.to_release in stack else None  # from the end
                 stack = [*stack, move.to_release] if at is None else stack[: len(stack) - at]
-        if len(stack) < 2:
-            raise InputError(f"{self.model} had no champion before this one: there is nothing to return to")
-        return stack[-2]
+        if not (before := [one for one in stack[:-1] if not self.rolled_back(one)]):
+            why = "no champion before this one, but for any that were rolled back: there is nothing to return to"
+            raise InputError(f"{self.model} had {why}. Another release: kgqa rollback CONF --to RELEASE")
+        return before[-1]
 
 
 def champion_of(moves: Sequence[Move]) -> str | None:

@@ -59,9 +59,16 @@ def address(home: Path) -> str:
         return ""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_REQUEST_TIMEOUT,
+        PREFECT_API_URL,
+        PREFECT_CLIENT_MAX_RETRIES,
+        temporary_settings,
+    )
 
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+    # A Prefect that hangs kept kgqa rollback for seven minutes.
+    once = {PREFECT_API_URL: api, PREFECT_API_REQUEST_TIMEOUT: 2 * SECONDS, PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(once), get_client(sync_client=True) as client:
         try:
             block = client.read_block_document_by_name(BLOCK, "secret", include_secrets=True)
         except ObjectNotFound:
@@ -80,4 +87,6 @@ def _send(url: str, content: dict[str, Any]) -> None:
             _log.info("the webhook was told: %s", content["text"])
     except Exception as problem:
         code = f" {problem.code}" if isinstance(problem, urllib.error.HTTPError) else ""
-        _log.warning("the webhook was not told: %s%s", type(problem).__name__, code)
+        reason = getattr(problem, "reason", None)  # of an URLError: it timed out, was refused, has no such name
+        said = type(reason if isinstance(reason, Exception) else problem).__name__
+        _log.warning("the webhook was not told: %s%s", said, code)

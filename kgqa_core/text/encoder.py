@@ -9,8 +9,8 @@ it may be deleted at any time.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
+import logging
 import re
 import time
 import unicodedata
@@ -34,6 +34,7 @@ RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 PART_TEXTS = 1024  # texts per part: what a kill can lose at most
 STALE_SECONDS = 24 * 3600  # an unfinished part older than this has no living writer
 Progress = Callable[[int, int], None]  # (texts encoded so far, texts to encode)
+_log = logging.getLogger(__name__)
 
 
 class Encoder(Protocol):
@@ -119,10 +120,10 @@ class EncodingCache:
                     found.setdefault(wanted[key], vector)
         return found
 
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+    def write(self, texts: Sequence[str], vectors: np.ndarray) -> bool:
         """Add one immutable part with ``vectors`` [len(texts), D]; writing the same content twice is harmless.
 
-        Raises ArtifactError when the folder cannot be written (no space); who may only read it writes nothing.
+        Says whether the folder could be written: where it could not (no space, somebody else's), that is a warning.
         """
         rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
         keys = [hash_text(text) for text in texts]
@@ -138,12 +139,10 @@ class EncodingCache:
             with written_whole(self.folder / _name_part(content)) as partial:
                 partial.write_bytes(content)
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                return
-            cure = "free some space, or set KGQA_HOME to a folder that can be written"
-            raise ArtifactError(
-                f"the cache of encodings in {self.folder} cannot be written: {error}; {cure}"
-            ) from error
+            said = "texts are encoded anew each time, as their cache %s cannot be written: %s"
+            _log.warning(said, self.folder, error.strerror)
+            return False
+        return True
 
 
 def _read_part(path: Path, *, dim: int) -> list[tuple[str, np.ndarray]]:
@@ -174,9 +173,9 @@ def encode_cached(
     """Return the encodings float32 [len(texts), D] of ``texts``, computing only those that the cache does not hold.
 
     Missing texts are encoded in order of length and stored every ``PART_TEXTS``, so that a killed run loses little.
-    Raises ArtifactError when the cache cannot be written or the encoder's vectors have the wrong shape.
+    Raises ArtifactError when the encoder's vectors have the wrong shape.
     """
-    cache = EncodingCache(cache_dir, encoder.name)
+    cache, writable = EncodingCache(cache_dir, encoder.name), True
     known = cache.read(texts, dim=encoder.dim)
     missing = sorted(set(texts).difference(known), key=lambda text: (len(text), text))
     for begin in range(0, len(missing), PART_TEXTS):
@@ -192,7 +191,7 @@ def encode_cached(
                 )
             chunks.append(vectors.astype(np.float32))
             progress(begin + start + len(chunk), len(missing))
-        cache.write(part, np.concatenate(chunks))
+        writable = writable and cache.write(part, np.concatenate(chunks))
         known.update(zip(part, np.concatenate(chunks), strict=True))
     return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dim)
 

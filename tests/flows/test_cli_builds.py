@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from flows import pipeline
 from kgqa_core.artifacts import write_json
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
 from kgqa_core.run.pipeline import Pipeline
+from tasks.outbox import read_ended
 from tests.conftest import kgqa
 from tests.run.test_ensure import NO_FLOOR, TRIPLES, build, towns, write_triples
 
@@ -68,6 +70,19 @@ def test_readers_get_an_earlier_accepted_build_and_no_artifact_changes(towns: Pa
     build(towns, accept=True)
     assert (triples_of(towns), listed(towns)[-1]) == (6, ("accepted", 6, True))
     build(towns)
+
+
+def test_what_a_deployed_run_advises_names_the_file_of_its_configuration(
+    towns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **how: object) -> None:
+        raise DriftError("kgqa build CONF --accept")
+
+    monkeypatch.setattr(pipeline, "ensure", refuse)
+    with pytest.raises(DriftError, match=f"^kgqa build {towns} --accept$"):
+        pipeline.build_graph.fn(towns)
+    (ended,) = read_ended(Pipeline(read_config(towns)).home)
+    assert ended["error"] == f"DriftError: kgqa build {towns} --accept"
 
 
 def test_where_the_accepted_build_is_gone_nobody_gets_a_refused_one_unasked(towns: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,15 @@ def answer(*arguments: object) -> Any:
 
 def rows(*arguments: object) -> list[list[Any]]:
     return answer(*arguments)["rows"]
+
+
+def test_a_home_that_may_only_be_read_is_asked(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    assert rows(conf, "select 1 + 1") == [[2]]
 
 
 # Views

@@ -110,7 +110,6 @@ def write_deployments(folder: Path) -> None:
         for trigger in one.get("triggers", ()):
             one["parameters"]["config"] = str(folder / "dump.yaml")
             trigger["match"] = {"prefect.resource.id": "kgqa.dataset.dump"}
-    (folder / "flows").symlink_to(PROJECT / "flows")  # where its entrypoints are, seen from the file
     (folder / "prefect.yaml").write_text(yaml.safe_dump(deployed), encoding="utf-8")
     (folder / "dump.yaml").write_text(TOWNS.replace("towns", "dump"), encoding="utf-8")
     (folder / "triples.tsv").write_text(triples(30), encoding="utf-8")

@@ -70,3 +70,15 @@ def test_a_damaged_store_is_named_and_no_run_is_lost_for_it(tmp_path: Path, cont
     with pytest.raises(ArtifactError, match=r"mlflow\.db cannot be used: .*move it away"):
         ensure_store(tmp_path)
     assert ui_command(tmp_path) is None
+
+
+def test_a_store_that_another_process_holds_is_not_called_damaged(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.mlflow_store.LOCK_SECONDS", 0.1)
+    copy_store(empty_store, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "mlflow" / "mlflow.db", isolation_level=None)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(ArtifactError, match=r"database is locked\. Another process has held it for") as raised:
+            ensure_store(tmp_path)
+    assert "damaged" not in str(raised.value)

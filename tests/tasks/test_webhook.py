@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_each_move_is_told_once(hook: Replies, releases: Releases) -> None:
     ("given", "said"),
     [
         ("", "HTTPError 500"),
-        (f"http://127.0.0.1:9/{SECRET}", "URLError"),
+        (f"http://127.0.0.1:9/{SECRET}", "ConnectionRefusedError"),
         (f"file:///etc/{SECRET}", "ValueError"),
         (f"http://127.0.0.1:9/ {SECRET}\x07", "InvalidURL"),
     ],
@@ -97,6 +98,21 @@ def test_what_was_decided_while_prefect_was_away_is_told_later(
     for _ in range(2):
         announce(releases)
     assert [one["to"] for one in told(hook)] == ["a"]
+
+
+def test_a_prefect_that_hangs_is_asked_for_the_address_once(
+    releases: Releases, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kgqa rollback took seven minutes then: a minute each of six tries."""
+    monkeypatch.setattr(webhook, "SECONDS", 0.1)
+    releases.move("promoted", "a", "better")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/api")
+        began = time.monotonic()
+        announce(releases)
+    assert time.monotonic() - began < 20
+    assert "no webhook was told of kgqa-tiny: ReadTimeout" in caplog.text
+    assert not releases.moves()[0].announced
 
 
 def test_a_webhook_that_hangs_is_not_waited_for(
