@@ -34,13 +34,18 @@ def overview(home: Path) -> dict[str, Any]:
 
 
 def champions(home: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the champion of each model, since when, and the last decision; ``problems`` gets what is damaged."""
+    """Yield each model's champion, since when, and the last decision; ``problems`` gets what is damaged, or gone."""
     for folder in sorted((home / "releases").glob("*")):
+        releases = Releases(home, folder.name)
         try:
-            moves = Releases(home, folder.name).moves()
+            moves = releases.moves()
         except ArtifactError as problem:
             problems.append(str(problem))
             continue
+        try:
+            releases.champion()  # is it still there?
+        except ArtifactError as problem:
+            problems.append(str(problem))
         champion = champion_of(moves)
         since = next((move.when for move in reversed(moves) if move.kind != "refused"), None)
         last = moves[-1] if moves else None

@@ -63,7 +63,7 @@ def test_a_home_at_a_glance(own_home: Path) -> None:
     assert overview(own_home)["runs"]["last"][-1]["status"] == "KILLED"
 
 
-def test_a_damaged_list_of_moves_is_named_and_the_rest_shown(own_home: Path) -> None:
+def test_a_damaged_list_of_moves_and_a_champion_that_is_gone_are_named_and_the_rest_shown(own_home: Path) -> None:
     releases = Releases(own_home, "kgqa-a")
     for kind, release in (("promoted", "r1"), ("promoted", "r2"), ("rolled back", "r1")):
         releases.move(kind, release, "better")
@@ -77,5 +77,6 @@ def test_a_damaged_list_of_moves_is_named_and_the_rest_shown(own_home: Path) -> 
     assert f"{damaged} is damaged" in " ".join(shown.stdout.split())
     found = json.loads(kgqa("status", "--json").stdout)
     assert [(one["model"], one["champion"]) for one in found["champions"]] == [("kgqa-a", "r1")]
-    (problem,) = found["problems"]
+    gone, problem = found["problems"]
+    assert gone.startswith(f"the champion r1 of kgqa-a is not in {releases.folder}")
     assert problem.startswith(f"{damaged} is damaged")
