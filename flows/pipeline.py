@@ -122,14 +122,10 @@ def make(
         releases_of(asked)  # ConfigError before hours of training
     end_killed(home, mark_crashed)
     run = describe_run(asked)
-    section = asked.gate if judged or wanted == TRAINING else None
     shared = spent_folder(home, counts_for or run.id) if counts_for or train_on else None
+    limits = capped(asked.gate if judged or wanted == TRAINING else None, shared, keep=counts_for is not None)
     try:
-        with (
-            noted(home, run, tracked=tracks) as note,
-            capped(section, shared, keep=bool(counts_for)) as caps,
-            advice(config),
-        ):
+        with noted(home, run, tracked=tracks) as note, limits as caps, advice(config):
             worker = StageTasks(note, caps.check)
             try:
                 if fetch_inputs(pipeline):
